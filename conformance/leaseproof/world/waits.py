@@ -1,0 +1,113 @@
+"""Waits on facts of the server: who waits for whom, read from pg_stat_activity and pg_blocking_pids.
+
+Owns the reading of activity; must not lock or write. A deadline here is one of the harness (`Undecided`), with the
+activity as its detail; an operation that ends though it had to wait is refuted (`did_not_wait`).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, TypeVar
+
+from psycopg import AsyncConnection
+from psycopg.rows import class_row, dict_row
+
+from leaseproof.checks import Undecided, refute
+
+T = TypeVar("T")
+
+HARNESS_DEADLINE = 10.0
+"""Seconds that a fact may take to show before the harness gives up."""
+
+POLL = 0.002
+"""Seconds between two looks at the server; a look is the condition, this only spares the server."""
+
+WAITERS = """
+    SELECT pid, wait_event_type, wait_event, pg_blocking_pids(pid) AS blocked_by, query
+    FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name = %(name)s AND wait_event_type = 'Lock' AND state = 'active'
+"""
+
+ACTIVITY = """
+    SELECT pid, application_name, state, wait_event_type, wait_event, pg_blocking_pids(pid) AS blocked_by, query
+    FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY pid
+"""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A session that waits for a lock, and the pids that block it."""
+
+    pid: int
+    wait_event_type: str
+    wait_event: str
+    blocked_by: list[int]
+    query: str
+
+
+class Watch:
+    """Looks at the sessions of one database through a connection of the administrator's."""
+
+    def __init__(self, connection: AsyncConnection[Any]) -> None:
+        self._connection = connection
+
+    async def waiting(self, name: str) -> Waiting | None:
+        """The session of this application_name that waits for a lock now, if any."""
+        async with self._connection.cursor(row_factory=class_row(Waiting)) as cursor:
+            await cursor.execute(WAITERS, {"name": name})
+            return await cursor.fetchone()
+
+    async def activity(self) -> str:
+        """Every session of the database, a line each."""
+        async with self._connection.cursor(row_factory=dict_row) as cursor:
+            await cursor.execute(ACTIVITY)
+            return "\n".join(str(row) for row in await cursor.fetchall())
+
+    async def until(self, fact: Callable[[], Awaitable[T | None]], what: str) -> T:
+        """The first value that `fact` gives; `Undecided` when it gives none within the harness's deadline."""
+        deadline = monotonic() + HARNESS_DEADLINE
+        while (seen := await fact()) is None:
+            if monotonic() > deadline:
+                raise Undecided(f"{what} was not seen within {HARNESS_DEADLINE} s; sessions:\n{await self.activity()}")
+            await asyncio.sleep(POLL)
+        return seen
+
+
+class Pending:
+    """An operation under way in a task of its own."""
+
+    def __init__(self, task: asyncio.Task[Any], name: str, watch: Watch) -> None:
+        self._task = task
+        self._name = name
+        self._watch = watch
+
+    async def until_waiting(self) -> Waiting:
+        """Return when a session of the operation waits for a lock; refuted when it ends without having waited."""
+
+        async def look() -> Waiting | None:
+            seen = await self._watch.waiting(self._name)
+            if seen is None and self._task.done():
+                refute("did_not_wait", f"{self._name} ended without waiting: {await self._task!r}")
+            return seen
+
+        return await self._watch.until(look, f"{self._name} waiting for a lock")
+
+    def done(self) -> bool:
+        """Whether the operation has ended."""
+        return self._task.done()
+
+    async def result(self) -> Any:
+        """The operation's answer; refuted (`did_not_end`) when it stays away although nothing holds it any more."""
+        try:
+            async with asyncio.timeout(HARNESS_DEADLINE):
+                return await asyncio.shield(self._task)
+        except TimeoutError:
+            refute(
+                "did_not_end", f"{self._name} did not end within {HARNESS_DEADLINE} s:\n{await self._watch.activity()}"
+            )
+
+    async def abandon(self) -> None:
+        """End the task, whatever it does."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
