@@ -1,0 +1,177 @@
+"""Starts pytest for a plan, in a process group of its own, so that nothing of the caller's changes what is found.
+
+Owns the command, its environment and its end; must not read results. The caller's pytest configuration, plug-ins,
+conftest files and Python options stay out; the group dies with this process, and servers die with the group.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from leaseproof.evidence.follow import Follower
+from leaseproof.evidence.plan import Plan
+
+SUITES = Path(__file__).parents[1] / "suites"
+INI = Path(__file__).with_name("pytest.ini")
+PLUGINS = (
+    "anyio.pytest_plugin",
+    "_hypothesis_pytestplugin",
+    "xdist.plugin",
+    "leaseproof.servers.plugin",
+    "leaseproof.world.plugin",
+    "leaseproof.evidence.plugin",
+)
+KEPT = frozenset(
+    {"PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"}
+)
+FOREIGN = ("PYTHON", "PYTEST", "_PYTEST", "HYPOTHESIS", "XDIST")
+TICK = 0.1
+"""Seconds between two looks at the logs, for the progress display alone."""
+CLEANED_WITHIN = 10.0
+"""Seconds that the processes of an ended run get to vanish."""
+
+Facts = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: its plan, the folder for plan, logs and pytest's output, the suites, and how many workers.
+
+    `workers` 0 runs everything in one process. `variables` are added to the environment.
+    """
+
+    plan: Plan
+    folder: Path
+    workers: int
+    suites: Path = SUITES
+    plugins: Sequence[str] = PLUGINS
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def plan_file(self) -> Path:
+        """Where the plan lies."""
+        return self.folder / "plan.json"
+
+    @property
+    def output_file(self) -> Path:
+        """Where pytest's own output lies."""
+        return self.folder / "pytest.log"
+
+    def command(self) -> list[str]:
+        """The command, without the lifeline."""
+        seed = self.plan.seed
+        return [
+            *(sys.executable, "-P", "-m", "pytest", "-c", str(INI), "--rootdir", str(self.suites)),
+            *("--noconftest", "--import-mode=importlib", "--capture=fd", "-q", "--color=no", "--tb=short"),
+            *(part for plugin in self.plugins for part in ("-p", plugin)),
+            *("-p", "no:cacheprovider", "-p", "no:faulthandler"),
+            *(("-n", str(self.workers), "--dist", "load") if self.workers else ()),
+            *((f"--hypothesis-seed={seed}",) if seed else ()),
+            *("--leaseproof-plan", str(self.plan_file), "--leaseproof-facts", str(self.folder)),
+            *("--leaseproof-path", str(Path.cwd()), str(self.suites)),
+        ]
+
+    def environment(self, base: Mapping[str, str]) -> dict[str, str]:
+        """The environment without what changes Python, pytest or Hypothesis; the caller's folder is no import path."""
+        kept = {name: value for name, value in base.items() if name in KEPT or not name.startswith(FOREIGN)}
+        here = Path.cwd()
+        folders = [
+            part for part in kept.pop("PYTHONPATH", "").split(os.pathsep) if part and Path(part).resolve() != here
+        ]
+        if folders:
+            kept["PYTHONPATH"] = os.pathsep.join(folders)
+        return {
+            **kept,
+            "PYTHONSAFEPATH": "1",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "HYPOTHESIS_STORAGE_DIRECTORY": str(self.folder / "hypothesis"),
+            **self.variables,
+        }
+
+
+class Run:
+    """A started job, as a context: left early, it is ended first."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._process: subprocess.Popen[bytes]
+        self._output: threading.Thread
+        self._lifeline = -1
+
+    def __enter__(self) -> Self:
+        self._job.plan.write(self._job.plan_file)
+        far, self._lifeline = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [*self._job.command(), "--leaseproof-lifeline", str(far)],
+                env=self._job.environment(os.environ),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(far,),
+            )
+        except BaseException:
+            os.close(self._lifeline)
+            raise
+        finally:
+            os.close(far)
+        self._output = threading.Thread(target=_save, args=(self._process.stdout, self._job.output_file), daemon=True)
+        self._output.start()
+        return self
+
+    def wait(self, on_facts: Callable[[Facts], None] | None = None) -> int:
+        """Wait for pytest's exit code; `on_facts` is called with what the logs gained."""
+        follower = Follower(self._job.folder)
+        while on_facts is not None:
+            try:
+                self._process.wait(TICK)
+            except subprocess.TimeoutExpired:
+                on_facts(follower.read())
+            else:
+                on_facts(follower.read())
+                break
+        return self._process.wait()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._process.poll() is None:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            # Whoever the run started holds its output open: the end of it is the end of them all.
+            self._output.join(CLEANED_WITHIN)
+        finally:
+            os.close(self._lifeline)
+
+
+def run(job: Job, on_facts: Callable[[Facts], None] | None = None) -> int:
+    """Run the job to its end; pytest's exit code. KeyboardInterrupt passes on when everything is cleaned up."""
+    with Run(job) as started:
+        return started.wait(on_facts)
+
+
+def _save(stream: IO[bytes], path: Path) -> None:
+    """Copy pytest's output to its file; a full disk must not block pytest, so what does not fit is dropped."""
+    try:
+        file: IO[bytes] | None = path.open("wb", buffering=0)
+    except OSError:
+        file = None
+    with stream:
+        while block := stream.read1(65536):  # type: ignore[attr-defined]
+            if file is not None:
+                try:
+                    file.write(block)
+                except OSError:
+                    file.close()
+                    file = None
+    if file is not None:
+        file.close()

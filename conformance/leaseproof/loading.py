@@ -1,0 +1,102 @@
+"""From a name to a system under test. Owns the look-up and the check of what the adapter says of itself.
+
+Must not call any of the system's operations. The caller's folder comes last on the path: `--system mine:system`
+works from where one stands, and no file there takes the place of an installed module.
+"""
+
+import importlib
+import inspect
+import os
+import sys
+from importlib.metadata import entry_points
+
+from leaseproof.system import Cap, Facts, System
+
+GROUP = "leaseproof.systems"
+VARIABLE = "LEASEPROOF_SYSTEM"
+
+
+class WrongSystem(Exception):
+    """The system can't be tried as it is named or described. The text says what to do."""
+
+
+def append_path(folder: str) -> None:
+    """Let modules of this folder be found after all others."""
+    if folder not in sys.path:
+        sys.path.append(folder)
+
+
+def default_system() -> str:
+    """LEASEPROOF_SYSTEM, else the only installed entry point of `leaseproof.systems`."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        return named
+    points = {point.name: point.value for point in entry_points(group=GROUP)}
+    if len(points) == 1:
+        return next(iter(points.values()))
+    if points:
+        listed = ", ".join(f"{name} ({value})" for name, value in sorted(points.items()))
+        raise WrongSystem(f"several systems are installed: {listed}. Choose one with --system")
+    raise WrongSystem(f"no system is installed (entry points {GROUP}). Name one: --system package.module:attribute")
+
+
+def load_system(name: str) -> System:
+    """The system at "package.module:attribute", or of the entry point of that name. Raises WrongSystem."""
+    points = {point.name: point.value for point in entry_points(group=GROUP)}
+    name = points.get(name, name)
+    module_name, colon, path = name.partition(":")
+    if not colon or not module_name or not path:
+        raise WrongSystem(f"--system {name!r} has not the form package.module:attribute")
+    found = _import(module_name, name)
+    for part in path.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise WrongSystem(f"--system {name!r}: {module_name} has no {path!r}; check its spelling") from None
+    if inspect.isclass(found):
+        raise WrongSystem(f"--system {name!r} is a class; name an instance of it, such as `system = {path}()`")
+    if not isinstance(found, System):
+        raise WrongSystem(f"--system {name!r} is a {type(found).__name__}, not a leaseproof.system.System")
+    _check(found, name)
+    return found
+
+
+def _import(module_name: str, name: str) -> object:
+    try:
+        return importlib.import_module(module_name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise WrongSystem(
+            f"--system {name!r}: can't import {module_name} ({problem}). "
+            "Install it, or run from the folder that holds it"
+        ) from error
+
+
+def _check(system: System, name: str) -> None:
+    """Every attribute is there, and every Cap is either promised or left out with its reason."""
+    for attribute in ("name", "version", "schema"):
+        if not isinstance(getattr(system, attribute, None), str):
+            raise WrongSystem(f"--system {name!r}: its {attribute!r} must be a text")
+    if not isinstance(getattr(system, "facts", None), Facts):
+        raise WrongSystem(f"--system {name!r}: its 'facts' must be a leaseproof.system.Facts")
+    if not system.releases:
+        raise WrongSystem(f"--system {name!r}: its 'releases' must name at least the current one")
+    promised, left_out = set(getattr(system, "capabilities", ())), dict(getattr(system, "not_promised", {}))
+    if foreign := [str(cap) for cap in [*promised, *left_out] if cap not in set(Cap)]:
+        raise WrongSystem(f"--system {name!r}: {_listed(foreign)}: no such capability (leaseproof.system.Cap)")
+    if both := [cap for cap in Cap if cap in promised and cap in left_out]:
+        raise WrongSystem(
+            f"--system {name!r}: {_listed(both)}: both in 'capabilities' and in 'not_promised'; take out of one"
+        )
+    if neither := [cap for cap in Cap if cap not in promised and cap not in left_out]:
+        raise WrongSystem(
+            f"--system {name!r}: {_listed(neither)}: neither in 'capabilities' nor in 'not_promised' (with its reason)"
+        )
+    if silent := [cap for cap, reason in left_out.items() if not str(reason).strip()]:
+        raise WrongSystem(f"--system {name!r}: {_listed(silent)}: 'not_promised' without a reason; give one")
+
+
+def _listed(names: object) -> str:
+    return ", ".join(sorted(str(name) for name in names))  # type: ignore[attr-defined]
