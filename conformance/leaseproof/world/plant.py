@@ -47,6 +47,10 @@ class Planter:
         """A fresh id; ids of later calls sort behind earlier ones."""
         return f"{kind}-{next(self._numbers):05d}"
 
+    def moment(self) -> datetime:
+        """A time of creation; those of later calls are later."""
+        return EPOCH + timedelta(seconds=next(self._numbers))
+
     async def write(self, kind: str, fields: Mapping[str, Any]) -> None:
         """One row of a kind that the adapter can plant ("conversation", "relation", "run", "attempt")."""
         for text in self._system.facts.plant[kind]:
@@ -127,7 +131,7 @@ class Planter:
             "started_at": now if held or status in TERMINAL else None,
             "finished_at": now if status in TERMINAL else None,
             "retry_count": 0,
-            "created_at": EPOCH + timedelta(seconds=int(identity.rpartition("-")[2])),
+            "created_at": self.moment(),
         }
         if run_type == "subagent" and creator is not None and "subagent_relation_id" not in fields:
             row["subagent_relation_id"] = await self.relation(

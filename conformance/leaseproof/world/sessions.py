@@ -33,6 +33,14 @@ class Session:
         """Lock the run's row, in the transaction that stays open until `release`."""
         await self._connection.execute(statement(self._lock), {"id": run_id})
 
+    async def hold_free(self, run_id: str, what: str) -> None:
+        """Lock the run's row as `lock` does, without waiting; refute the claim (55P03) when somebody holds it."""
+        try:
+            await self._connection.execute(statement(f"{self._lock} NOWAIT"), {"id": run_id})
+        except errors.LockNotAvailable:
+            await self._connection.rollback()
+            refute("55P03", f"{what} {run_id} is locked, and had to be free")
+
     async def try_lock(self, run_id: str) -> bool:
         """Whether the row could be locked at once, by a transaction that is rolled back at once."""
         try:

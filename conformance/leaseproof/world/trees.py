@@ -69,9 +69,37 @@ def _order(run: Run) -> tuple[Any, str]:
     return (run.created_at, run.id)
 
 
-def outline(branch: Branch) -> tuple[str, Sequence[Branch]]:
-    """A branch as (status, subagents)."""
-    return (branch, ()) if isinstance(branch, str) else branch
+@dataclass(frozen=True)
+class Seed:
+    """A run of a tree that is still to be planted; `creator` is its creator's place in the list of seeds."""
+
+    status: str
+    depth: int
+    creator: int | None
+
+
+def seeds(branch: Branch) -> list[Seed]:
+    """The branch's runs, each before its subagents, siblings in the order given."""
+    found: list[Seed] = []
+
+    def visit(branch: Branch, depth: int, creator: int | None) -> None:
+        status, below = (branch, ()) if isinstance(branch, str) else branch
+        place = len(found)
+        found.append(Seed(status, depth, creator))
+        for child in below:
+            visit(child, depth + 1, place)
+
+    visit(branch, 0, None)
+    return found
+
+
+def assemble(planted: Sequence[Seed], runs: Sequence[Run]) -> Tree:
+    """The tree of these seeds, `runs` being their rows."""
+    nodes = [Node(run, seed.depth) for seed, run in zip(planted, runs, strict=True)]
+    for seed, node in zip(planted, nodes, strict=True):
+        if seed.creator is not None:
+            nodes[seed.creator].children.append(node)
+    return Tree(nodes[0])
 
 
 def uniform(depth: int, width: int, status: str = "running") -> Branch:

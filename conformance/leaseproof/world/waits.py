@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from psycopg import AsyncConnection
-from psycopg.rows import class_row, dict_row
+from psycopg.rows import class_row, dict_row, tuple_row
 
 from leaseproof.checks import Undecided, refute
 
@@ -32,6 +32,16 @@ WAITERS = """
 ACTIVITY = """
     SELECT pid, application_name, state, wait_event_type, wait_event, pg_blocking_pids(pid) AS blocked_by, query
     FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY pid
+"""
+
+
+HOLDINGS = """
+    SELECT concat_ws(' ', 'lock', l.locktype, l.mode, l.relation::regclass)
+    FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
+    WHERE a.datname = current_database() AND a.application_name = %(name)s AND l.granted
+    UNION ALL
+    SELECT concat_ws(' ', 'transaction', state) FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name = %(name)s AND xact_start IS NOT NULL
 """
 
 
@@ -57,6 +67,12 @@ class Watch:
         async with self._connection.cursor(row_factory=class_row(Waiting)) as cursor:
             await cursor.execute(WAITERS, {"name": name})
             return await cursor.fetchone()
+
+    async def holdings(self, name: str) -> list[str]:
+        """Locks and open transactions of the sessions of this application_name, a line each."""
+        async with self._connection.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(HOLDINGS, {"name": name})
+            return [str(row[0]) for row in await cursor.fetchall()]
 
     async def activity(self) -> str:
         """Every session of the database, a line each."""
@@ -93,19 +109,28 @@ class Pending:
 
         return await self._watch.until(look, f"{self._name} waiting for a lock")
 
+    async def until_blocked_by(self, pid: int) -> None:
+        """Return when a session of the operation waits for this session; refuted when it ends without."""
+
+        async def look() -> bool | None:
+            seen = await self._watch.waiting(self._name)
+            if seen is None and self._task.done():
+                refute("did_not_wait", f"{self._name} ended without waiting for {pid}: {await self._task!r}")
+            return True if seen is not None and pid in seen.blocked_by else None
+
+        await self._watch.until(look, f"{self._name} waiting for session {pid}")
+
     def done(self) -> bool:
         """Whether the operation has ended."""
         return self._task.done()
 
-    async def result(self) -> Any:
-        """The operation's answer; refuted (`did_not_end`) when it stays away although nothing holds it any more."""
+    async def result(self, within: float = HARNESS_DEADLINE) -> Any:
+        """The operation's answer; refuted (`did_not_end`) when it stays away for `within` seconds."""
         try:
-            async with asyncio.timeout(HARNESS_DEADLINE):
+            async with asyncio.timeout(within):
                 return await asyncio.shield(self._task)
         except TimeoutError:
-            refute(
-                "did_not_end", f"{self._name} did not end within {HARNESS_DEADLINE} s:\n{await self._watch.activity()}"
-            )
+            refute("did_not_end", f"{self._name} did not end within {within} s:\n{await self._watch.activity()}")
 
     async def abandon(self) -> None:
         """End the task, whatever it does."""

@@ -20,7 +20,7 @@ from leaseproof.world.facts import Run
 from leaseproof.world.observe import Observer, Snapshot
 from leaseproof.world.plant import Planter
 from leaseproof.world.sessions import Session
-from leaseproof.world.trees import Branch, Node, Tree, outline
+from leaseproof.world.trees import Branch, Tree, assemble, seeds
 from leaseproof.world.waits import Watch
 
 Role = Literal["owner", "app", "maintenance"]
@@ -97,22 +97,23 @@ class World:
         insertion: Literal["forward", "reverse"] = "forward",
         created_at: Callable[[int], datetime] | None = None,
     ) -> Tree:
-        """Plant a tree of subagent runs. Siblings are inserted in the order given, or in reverse: the row that the
-        table meets first is then the youngest. `created_at` gives the n-th planted run's time (0 is the root).
+        """Plant a tree of subagent runs. Ids, and times unless given, ascend in the order of the outline, each run
+        before its subagents; `created_at` gives the n-th run's time (0 is the root). Rows are inserted in that order
+        too, or in reverse: level by level, and in each level the run that stands last in the outline first.
         """
-        planted = 0
-
-        async def grow(branch: Branch, creator: Run | None, depth: int) -> Node:
-            nonlocal planted
-            status, below = outline(branch)
-            fields: dict[str, Any] = {} if created_at is None else {"created_at": created_at(planted)}
-            planted += 1
-            node = Node(await self.plant.run(status, creator=creator, **fields), depth)
-            for child in below:
-                node.children.append(await grow(child, node.run, depth + 1))
-            return node
-
-        return Tree(await grow((root, children), None, 0))
+        outline = seeds((root, children))
+        numbers = range(len(outline))
+        fields: list[dict[str, Any]] = [
+            {"id": self.plant.name("run"), "created_at": created_at(n) if created_at else self.plant.moment()}
+            for n in numbers
+        ]
+        runs: dict[int, Run] = {}
+        for n in numbers if insertion == "forward" else sorted(numbers, key=lambda n: (outline[n].depth, -n)):
+            creator = outline[n].creator
+            runs[n] = await self.plant.run(
+                outline[n].status, creator=None if creator is None else runs[creator], **fields[n]
+            )
+        return assemble(outline, [runs[n] for n in numbers])
 
     async def age(self, run: Run | str, by: timedelta | None = None) -> None:
         """Let the run's lease expire: move it into the past by `by`, two leases of the system unless given."""
