@@ -85,11 +85,13 @@ class Session:
             return await cursor.fetchall()
 
     async def sqlstate_of(
-        self, text: str | sql.SQL | sql.Composed, params: Mapping[str, Any] | None = None
+        self, text: str | sql.SQL | sql.Composed, params: Mapping[str, Any] | None = None, *, keep: bool = False
     ) -> str | None:
-        """The SQLSTATE that the statement ends in, None when it works; rolled back either way."""
+        """The SQLSTATE that the statement, or its commit, ends in; None when it works. Rolled back unless `keep`."""
         try:
             await self.execute(text, params)
+            if keep:
+                await self.commit()
         except errors.Error as error:
             if error.sqlstate is None:
                 raise

@@ -120,6 +120,17 @@ class Pending:
 
         await self._watch.until(look, f"{self._name} waiting for session {pid}")
 
+    async def until_ended_past(self, pid: int) -> None:
+        """Return when the operation has ended; refuted (`waited`) when it waits for this session instead."""
+
+        async def look() -> bool | None:
+            seen = await self._watch.waiting(self._name)
+            if seen is not None and pid in seen.blocked_by:
+                refute("waited", f"{self._name} waits for session {pid}, and had to pass it by: {seen.query}")
+            return self._task.done() or None
+
+        await self._watch.until(look, f"{self._name} ending")
+
     def done(self) -> bool:
         """Whether the operation has ended."""
         return self._task.done()
