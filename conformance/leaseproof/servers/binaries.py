@@ -29,12 +29,10 @@ def within_reach(program: Path, parts: list[Path], account: Account | None) -> P
         try:
             for part in parts:
                 _copy(part, fresh / part.relative_to(root))
-            fresh.chmod(0o755)
+            _open_to_all(fresh)
             fresh.rename(final)
-        except FileExistsError:
-            pass  # another run was first
         except OSError as error:
-            if not final.exists():
+            if not final.exists():  # else another run was first
                 raise ServersError(
                     f"{program.name} could not be copied to {cache}, where the servers' account can run it "
                     f"({error.strerror}): free some space there, or give a server with --dsn"
@@ -50,11 +48,12 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns("include", "__pycache__"))
     else:
         shutil.copy(source, target)
-    for path in (target, *target.rglob("*")):
+
+
+def _open_to_all(root: Path) -> None:
+    for path in (root, *root.rglob("*")):
         if not path.is_symlink():
-            path.chmod(stat.S_IMODE(path.stat().st_mode) | (0o755 if path.is_dir() else 0o444))
-            if os.access(path, os.X_OK):
-                path.chmod(0o755)
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & stat.S_IXUSR else 0o644)
 
 
 def _key(program: Path) -> str:

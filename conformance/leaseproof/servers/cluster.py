@@ -14,7 +14,9 @@ from leaseproof.servers import facts, roles
 from leaseproof.servers.address import Address
 from leaseproof.system import Database
 
-BATCH = 16
+BATCH = 16  # databases that wait for their drop, about 8 MB each
+TEMPLATES = 8  # installed templates that are kept; the one used longest ago makes room
+PRISTINE = "template0"
 PROCESS = re.compile(r"[a-z][a-z0-9]{0,15}")
 
 
@@ -47,25 +49,34 @@ class Cluster:
         self.admin = roles.connect(address.admin_dsn, f"leaseproof {address.run} {process}")
         self._templates: dict[str, str] = {}
         self._made = 0
+        self._built = 0
         self._discarded: list[str] = []
         self._live: set[str] = set()
 
     async def template(self, key: str, build: Callable[[Database], Awaitable[None]]) -> str:
         """The template database for the key, built once in this process; a build that fails leaves none behind."""
-        if key in self._templates:
-            return self._templates[key]
-        scratch = self._create(f"t{len(self._templates) + 1}", "template1")
+        known = self._templates.pop(key, None)
+        if known is not None:
+            self._templates[key] = known
+            return known
+        if len(self._templates) >= TEMPLATES:
+            self._drop(self._templates.pop(next(iter(self._templates))), force=True)
+        self._built += 1
+        scratch = self._create(f"t{self._built}", PRISTINE)
         try:
             await build(scratch.database)
-            self._seal(scratch.name, key)
+            self._seal(scratch.name)
         except BaseException:
             self._drop(scratch.name, force=True)
             raise
         self._templates[key] = scratch.name
         return scratch.name
 
-    def clone(self, template: str) -> Scratch:
-        """A fresh copy of the template. Settings and privileges of a database itself are not copied by PostgreSQL."""
+    def clone(self, template: str = PRISTINE) -> Scratch:
+        """A fresh copy of the template, or an empty database.
+
+        PostgreSQL does not copy what is set by ALTER DATABASE or granted on the database itself.
+        """
         self._made += 1
         return self._create(str(self._made), template)
 
@@ -114,7 +125,7 @@ class Cluster:
             maintenance_role=address.maintenance_role,
         )
 
-    def _seal(self, name: str, key: str) -> None:
+    def _seal(self, name: str) -> None:
         """Nobody connects to a template any more: what every clone starts from stays as it was installed."""
         self.admin.execute(sql.SQL("ALTER DATABASE {} WITH ALLOW_CONNECTIONS false").format(sql.Identifier(name)))
 

@@ -31,8 +31,10 @@ LONGEST = 107 - len("/leaseproof-r0000000/postgres/.s.PGSQL.5432")  # unix(7): a
 def places() -> list[tuple[Path, int]]:
     """Places to try with the free bytes that each must have: the caller's choice alone, else memory before disk."""
     chosen = os.environ.get(CHOICE)
-    if chosen:
-        return [(Path(chosen), DISK_NEEDS)]
+    return [(Path(chosen), DISK_NEEDS)] if chosen else _usual_places()
+
+
+def _usual_places() -> list[tuple[Path, int]]:
     temporary = [Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")]  # noqa: S108 -- TMPDIR may be too long
     return [(MEMORY, MEMORY_NEEDS), *((place, DISK_NEEDS) for place in dict.fromkeys(temporary))]
 
@@ -87,8 +89,12 @@ class RunFolder:
         except FileExistsError:
             raise ServersError(f"the folder {path} exists: another run has the id {run}; start again") from None
         folder = cls(path, run, account)
-        folder._write_marker()
-        path.chmod(0o700 if account is None else 0o711)
+        try:
+            folder._write_marker()
+            path.chmod(0o700 if account is None else 0o711)
+        except BaseException:
+            shutil.rmtree(path)
+            raise
         return folder
 
     def part(self, name: str) -> Path:
@@ -99,13 +105,12 @@ class RunFolder:
             os.chown(path, self.account.uid, self.account.gid)
         return path
 
-    def note(self, pid: int) -> Process | None:
+    def note(self, pid: int) -> None:
         """Name a server in the marker, so that a sweep may end it."""
         process = Process.of(pid)
         if process is not None:
             self.servers.append(process)
             self._write_marker()
-        return process
 
     def remove(self) -> None:
         shutil.rmtree(self.path)
@@ -126,7 +131,7 @@ class RunFolder:
 
 def sweep() -> list[Path]:
     """Remove the folders of our own dead runs, and end what still runs from them; answers what was removed."""
-    searched = dict.fromkeys(place for place, _ in places())
+    searched = dict.fromkeys(place for place, _ in (*places(), *_usual_places()))
     return [folder for place in searched for folder in _ours(place) if _sweep_one(folder)]
 
 

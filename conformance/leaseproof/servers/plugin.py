@@ -3,6 +3,7 @@
 The controller of a run starts the servers once; each process of the run has a `Cluster` of its own on them.
 """
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 from leaseproof.servers.address import Address
 from leaseproof.servers.cluster import Cluster
 from leaseproof.servers.errors import ServersError
-from leaseproof.servers.start import Choice, Servers, start
+from leaseproof.servers.start import Choice, Servers, misleading_variables, start
 
 WORKER_KEY = "leaseproof_address"
 SERVERS = pytest.StashKey[Servers]()
+ENVIRONMENT = pytest.StashKey[pytest.MonkeyPatch]()
 
 
 def address_of(config: pytest.Config) -> Address:
@@ -27,6 +29,12 @@ def address_of(config: pytest.Config) -> Address:
         except ServersError as error:
             raise pytest.UsageError(str(error)) from error
     return config.stash[SERVERS].address
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    patch = config.stash[ENVIRONMENT] = pytest.MonkeyPatch()
+    for name in misleading_variables(Choice.from_environment()):
+        patch.delenv(name, raising=False)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -47,7 +55,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     servers = config.stash.get(SERVERS, None)
     if servers is not None:
         del config.stash[SERVERS]
-        servers.close()
+        try:
+            servers.close()
+        except ServersError as error:
+            sys.stderr.write(f"leaseproof: {error}\n")
+    config.stash[ENVIRONMENT].undo()
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ Connection = psycopg.Connection[tuple[object, ...]]
 
 NAMED = re.compile(r"lp_(r[0-9a-f]{7})_\w+")
 LIFE = 0x6C656173  # the class of the kit's advisory locks ("leas"); the second key is of the run
+SWEEP = LIFE + 1
 OLDEST = 150000
 
 
@@ -34,17 +35,18 @@ def claim_run(connection: Connection, run: str) -> None:
 
 
 def create(connection: Connection, address: Address) -> None:
-    """Make the roles of the run: they may log in, and nothing else. The administrator becomes a member of each.
+    """Make the roles of the run, all or none: they may log in, and nothing else. The administrator joins each.
 
     Without superuser the membership is what lets it make databases for the owner and see the sessions of all three.
     """
-    for role, password in address.roles().items():
-        connection.execute(
-            sql.SQL(
-                "CREATE ROLE {} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS PASSWORD {}"
-            ).format(sql.Identifier(role), sql.Literal(password))
-        )
-        connection.execute(sql.SQL("GRANT {} TO CURRENT_USER").format(sql.Identifier(role)))
+    with connection.transaction():
+        for role, password in address.roles().items():
+            name = sql.Identifier(role)
+            verifier = connection.pgconn.encrypt_password(
+                password.encode(), role.encode()
+            ).decode()  # what a log may show
+            connection.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(name, sql.Literal(verifier)))
+            connection.execute(sql.SQL("GRANT {} TO CURRENT_USER").format(name))
 
 
 def check(connection: Connection) -> None:
@@ -88,13 +90,19 @@ def drop_run(connection: Connection, run: str) -> list[str]:
 
 
 def sweep(connection: Connection) -> list[str]:
-    """Drop what dead runs left: nobody holds their advisory lock and no session is in their databases."""
-    dropped: list[str] = []
-    for run in sorted({run for name in (*_databases(connection), *_roles(connection)) if (run := _run_of(name))}):
-        if _lives(connection, run):
-            continue
-        dropped += drop_run(connection, run)
-    return dropped
+    """Drop what dead runs left: nobody holds their advisory lock, and no session is in their databases or of their roles.
+
+    One sweeps at a time; another that starts meanwhile leaves it to that one.
+    """
+    (alone,) = connection.execute("SELECT pg_try_advisory_lock(%s, 0)", (SWEEP,)).fetchone() or (False,)
+    if not alone:
+        return []
+    try:
+        names = _databases(connection) + _roles(connection)
+        runs = sorted({run for name in names if (run := _run_of(name))})
+        return [name for run in runs if not _lives(connection, run) for name in drop_run(connection, run)]
+    finally:
+        connection.execute("SELECT pg_advisory_unlock(%s, 0)", (SWEEP,))
 
 
 def _lives(connection: Connection, run: str) -> bool:
@@ -118,13 +126,16 @@ def _run_of(name: str) -> str | None:
 
 
 def _databases(connection: Connection) -> list[str]:
-    """Databases that look like a run's and belong to a role of the same run."""
+    """Databases that are named for a run, belong to a role of the same run, and are ours to drop."""
     rows = connection.execute(
-        "SELECT datname, pg_get_userbyid(datdba) FROM pg_database WHERE datname LIKE 'lp\\_r%' ORDER BY 1"
+        "SELECT datname, pg_get_userbyid(datdba) FROM pg_database "
+        "WHERE datname LIKE 'lp\\_r%' AND pg_has_role(datdba, 'MEMBER') ORDER BY 1"
     ).fetchall()
     return [str(name) for name, owner in rows if _run_of(str(name)) and _run_of(str(name)) == _run_of(str(owner))]
 
 
 def _roles(connection: Connection) -> list[str]:
-    rows = connection.execute("SELECT rolname FROM pg_roles WHERE rolname LIKE 'lp\\_r%' ORDER BY 1").fetchall()
+    rows = connection.execute(
+        "SELECT rolname FROM pg_roles WHERE rolname LIKE 'lp\\_r%' AND pg_has_role(oid, 'MEMBER') ORDER BY 1"
+    ).fetchall()
     return [str(name) for (name,) in rows if _run_of(str(name))]

@@ -8,12 +8,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 
+import psycopg
+from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
 from leaseproof.servers import account, folders, postgres, roles, valkey
 from leaseproof.servers.address import RUN, Address, new_run
+from leaseproof.servers.cluster import Cluster
 from leaseproof.servers.errors import ServersError
 from leaseproof.servers.supervisor import Order, Started
 
@@ -21,6 +25,7 @@ DSN = "LEASEPROOF_DSN"
 REDIS_URL = "LEASEPROOF_REDIS_URL"
 RUN_ID = "LEASEPROOF_RUN"
 END_SECONDS = 5.0
+SESSION_VARIABLES = frozenset({"PGAPPNAME", "PGCLIENTENCODING", "PGOPTIONS"})
 
 
 @dataclass(frozen=True)
@@ -47,11 +52,19 @@ class Servers:
         self._supervisor = supervisor
 
     def close(self) -> None:
-        if self._supervisor is None:
-            roles.drop_run(self._holder, self.address.run)
-        self._holder.close()
         if self._supervisor is not None:
+            self._holder.close()
             _end(self._supervisor)
+            return
+        try:
+            roles.drop_run(self._holder, self.address.run)
+        except psycopg.Error as error:
+            raise ServersError(
+                f"databases and roles named {self.address.prefix}* may be left on the server of --dsn "
+                f"({type(error).__name__}): the next run removes them"
+            ) from error
+        finally:
+            self._holder.close()
 
 
 def start(choice: Choice) -> Servers:
@@ -59,13 +72,21 @@ def start(choice: Choice) -> Servers:
     run = choice.run or new_run()
     if not RUN.fullmatch(run):
         raise ServersError(f"{run!r} is no id of a run: use r and seven hexadecimal digits")
+    if choice.redis_url:
+        valkey.version(choice.redis_url)
     return _embedded(choice, run) if choice.dsn is None else _given(choice, choice.dsn, run)
 
 
 def drop_run(dsn: str, run: str) -> list[str]:
     """Drop all databases and roles of the run on a given server; answers their names. For use after an interrupt."""
-    with roles.connect(dsn, f"leaseproof {run} clean-up") as connection:
+    with closing(roles.connect(dsn, f"leaseproof {run} clean-up")) as connection:
         return roles.drop_run(connection, run)
+
+
+def misleading_variables(choice: Choice) -> list[str]:
+    """Environment variables of libpq that would change what sessions do, or where embedded servers are sought."""
+    known = [option.envvar.decode() for option in pq.Conninfo.get_defaults() if option.envvar]
+    return known if choice.dsn is None else [name for name in known if name in SESSION_VARIABLES]
 
 
 def _embedded(choice: Choice, run: str) -> Servers:
@@ -102,11 +123,30 @@ def _embedded(choice: Choice, run: str) -> Servers:
 
 
 def _given(choice: Choice, dsn: str, run: str) -> Servers:
-    with roles.connect(dsn, "leaseproof") as connection:
+    with closing(roles.connect(dsn, "leaseproof")) as connection:
         roles.check(connection)
         roles.sweep(connection)
     address = Address.make(run=run, admin_dsn=dsn, redis_url=choice.redis_url, embedded=False, bin_dir=choice.pg_bin)
-    return Servers(address, _prepare(address), None)
+    servers = Servers(address, _prepare(address), None)
+    try:
+        _try_out(address)
+    except BaseException:
+        servers.close()
+        raise
+    return servers
+
+
+def _try_out(address: Address) -> None:
+    """Each role of the run can log in to a database of the run; a given server's pg_hba.conf may forbid it."""
+    cluster = Cluster(address, "probe")
+    try:
+        scratch = cluster.clone()
+        for dsn in (scratch.owner_dsn, scratch.app_dsn, scratch.maintenance_dsn):
+            roles.connect(dsn, "leaseproof probe").close()
+    except psycopg.Error as error:
+        raise ServersError(f"no database for a check can be made on the server of --dsn: {error}") from error
+    finally:
+        cluster.close()
 
 
 def _prepare(address: Address) -> roles.Connection:
@@ -115,9 +155,9 @@ def _prepare(address: Address) -> roles.Connection:
     try:
         roles.claim_run(connection, address.run)
         roles.create(connection, address)
-    except BaseException:
+    except psycopg.Error as error:
         connection.close()
-        raise
+        raise ServersError(f"the roles of the run can't be made: {error}; grant the role of --dsn more") from error
     return connection
 
 
@@ -129,7 +169,6 @@ def _launch() -> "subprocess.Popen[str]":
         stderr=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
-        cwd="/",
     )
 
 
@@ -159,3 +198,5 @@ def _end(supervisor: "subprocess.Popen[str]") -> None:
     except subprocess.TimeoutExpired:
         supervisor.kill()  # its servers are told by the kernel
         supervisor.wait()
+    if supervisor.returncode != 0:
+        folders.sweep()

@@ -9,6 +9,7 @@ that is itself killed takes the servers with it (PR_SET_PDEATHSIG); its folder i
 import ctypes
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -28,7 +29,8 @@ from leaseproof.servers.processes import Process, end
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 POLL_MS = 5
 READY_SECONDS = 30.0
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG = 1  # prctl(2)
+PR_SET_CHILD_SUBREAPER = 36
 LIBC = ctypes.CDLL(None)
 
 
@@ -83,7 +85,7 @@ class Supervisor:
         self.lifeline = lifeline
         self.account = Account(*order.account) if order.account else None
         self.folder = RunFolder.make(Path(order.place), order.run, self.account)
-        self.started: list[Process] = []
+        self.postmaster: Process | None = None
 
     def start(self) -> Started:
         binaries = postgres.Binaries(Path(self.order.bin_dir), self.order.version)
@@ -91,10 +93,12 @@ class Supervisor:
         cache = self._launch_valkey() if self.order.valkey else None
 
         initdb = self._launch("initdb", binaries.initdb(home / "data"), home)
-        self._until("initdb", initdb, home, lambda: initdb.poll() is not None)
+        while initdb.poll() is None:
+            self.lifeline.hold(POLL_MS)
         if initdb.returncode != 0:
             self._fail("initdb", initdb, home)
         server = self._launch("postgres", binaries.serve(home / "data", home), home)
+        self.postmaster = Process.of(server.pid)
         self._until("postgres", server, home, lambda: _postgres_ready(home / "data"))
         if cache:
             valkey_server, where = cache
@@ -103,8 +107,9 @@ class Supervisor:
 
     def stop(self) -> None:
         """End every server and remove the folder: nothing in it is worth a clean shutdown."""
-        for process in reversed(self.started):
-            end(process, signal.SIGQUIT)
+        if self.postmaster is not None:
+            end(self.postmaster, signal.SIGQUIT)
+        _kill_children()
         self.folder.remove()
 
     def _launch_valkey(self) -> tuple["subprocess.Popen[bytes]", Path]:
@@ -130,9 +135,7 @@ class Supervisor:
                 )
             except OSError as error:
                 raise ServersError(f"{command[0]} could not be started: {error.strerror}") from error
-        noted = self.folder.note(process.pid)
-        if noted is not None:
-            self.started.append(noted)
+        self.folder.note(process.pid)
         return process
 
     def _until(self, name: str, process: "subprocess.Popen[bytes]", home: Path, condition: Callable[[], bool]) -> None:
@@ -157,12 +160,13 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _terminated)
     signal.signal(signal.SIGHUP, _terminated)
-    line = sys.stdin.buffer.readline()
-    if not line:
-        return 0
-    order = Order(**json.loads(line))
+    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)  # what our children leave behind becomes ours to end
     supervisor = None
     try:
+        line = sys.stdin.buffer.readline()
+        if not line:
+            return 0
+        order = Order(**json.loads(line))
         lifeline = Lifeline(sys.stdin.fileno(), order.parent)
         folders.sweep()
         supervisor = Supervisor(order, lifeline)
@@ -195,7 +199,18 @@ def _terminated(number: int, frame: object) -> NoReturn:
 
 
 def _end_with_parent() -> None:
+    """In the child: SIGQUIT, PostgreSQL's immediate shutdown, when the supervisor is killed; it must dump no core."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
+
+
+def _kill_children() -> None:
+    """Kill and reap every process below this one, so that nobody writes to the folder while it is removed."""
+    me = Process.of(os.getpid())
+    while me is not None and (children := me.children()):
+        for child in children:
+            end(child, signal.SIGKILL)
+            os.waitpid(child.pid, 0)
 
 
 def _postgres_ready(data: Path) -> bool:

@@ -49,7 +49,7 @@ def version(redis_url: str) -> str:
             said = client.info("server")
     except (valkey.ValkeyError, ValueError, OSError) as error:
         raise ServersError(
-            f"the Redis of --redis-url does not answer ({type(error).__name__}): check the address and that it runs"
+            f"Redis does not answer ({type(error).__name__}): check the address given by --redis-url, and that it runs"
         ) from error
     name = said.get("server_name", "redis")
     return f"{name} {said.get(f'{name}_version', said.get('redis_version', 'unknown'))}"
