@@ -1,8 +1,8 @@
 """What the database says, through the adapter's views. Owns reading; must not write or call the system."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, LiteralString
 
 from psycopg import AsyncConnection, IsolationLevel, sql
 from psycopg.rows import class_row, tuple_row
@@ -10,6 +10,11 @@ from psycopg.rows import class_row, tuple_row
 from leaseproof.system import Facts
 from leaseproof.world.facts import ATTEMPT_FIELDS, RUN_FIELDS, Attempt, Run
 from leaseproof.world.sessions import statement
+
+COLUMNS: LiteralString = """
+    SELECT attname FROM pg_attribute
+    WHERE attrelid = to_regclass(%(table)s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
 
 
 @dataclass(frozen=True)
@@ -60,12 +65,23 @@ class Observer:
             await cursor.execute(_view(ATTEMPT_FIELDS, self._facts.attempts))
             return {(a.run_id, a.attempt_no): a for a in await cursor.fetchall()}
 
-    async def raw(self, table: str) -> list[str]:
-        """Every row of a table as text, sorted: equal lists are equal contents, byte for byte."""
+    async def columns(self, table: str) -> list[str]:
+        """The table's columns in their order; none where this release has no such table."""
         async with self._connection.cursor(row_factory=tuple_row) as cursor:
-            await cursor.execute(
-                sql.SQL("SELECT t::text FROM {} AS t ORDER BY 1").format(sql.Identifier(*table.split(".")))
-            )
+            await cursor.execute(COLUMNS, {"table": table})
+            return [row[0] for row in await cursor.fetchall()]
+
+    async def raw(self, table: str, columns: Sequence[str] | None = None) -> list[str]:
+        """Every row of a table as text, sorted: equal lists are equal contents, byte for byte.
+
+        With `columns`, these columns of every row.
+        """
+        row: sql.Composable = sql.SQL("t")
+        if columns is not None:
+            row = sql.SQL("ROW({})").format(sql.SQL(", ").join(map(sql.Identifier, columns)))
+        query = sql.SQL("SELECT {}::text FROM {} AS t ORDER BY 1").format(row, sql.Identifier(*table.split(".")))
+        async with self._connection.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(query)
             return [row[0] for row in await cursor.fetchall()]
 
     async def raw_runs(self) -> dict[str, str]:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any, Final, LiteralString, cast
 
-from psycopg import AsyncConnection, sql
+from psycopg import AsyncConnection, errors, sql
 from psycopg.rows import tuple_row
 
 from leaseproof.system import System
@@ -105,6 +105,14 @@ class Planter:
         elif attempt and self.keeps_attempts and status in TERMINAL:
             await self.attempt(row, owner_token=f"{row.id}-ended", outcome=status, finished_at=row.finished_at)
         return row
+
+    async def try_run(self, status: str | None, **fields: Any) -> Run | None:
+        """A run as `run` plants it, None where the table can't hold it even then (NOT NULL, an enum)."""
+        try:
+            async with self._connection.transaction():
+                return await self.run(status, **fields)
+        except (errors.NotNullViolation, errors.InvalidTextRepresentation):
+            return None
 
     async def _legal(self, status: str | None, creator: Run | None, fields: Mapping[str, Any]) -> Run:
         run_type = fields.get("run_type", "subagent" if creator else "chat")

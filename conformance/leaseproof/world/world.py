@@ -3,7 +3,7 @@
 Owns the connections of a check and closes them; must not judge.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -14,11 +14,12 @@ from psycopg.conninfo import make_conninfo
 from leaseproof.checks import refute
 from leaseproof.servers.cluster import Cluster, Scratch
 from leaseproof.servers.leaks import left_over
-from leaseproof.system import System
+from leaseproof.system import RunTable, System
 from leaseproof.world.actors import Participant
 from leaseproof.world.facts import Run
 from leaseproof.world.observe import Observer, Snapshot
 from leaseproof.world.plant import Planter
+from leaseproof.world.rows import RowWriter
 from leaseproof.world.sessions import Session
 from leaseproof.world.trees import Branch, Tree, assemble, seeds
 from leaseproof.world.waits import Watch
@@ -81,6 +82,14 @@ class World:
         """A plain session of the suite, closed with the world."""
         return Session(await self.connect(f"suite-{name}", self._dsn(role)), self.system.facts.lock)
 
+    @property
+    def run_table(self) -> RunTable:
+        """The table that holds a row a run."""
+        table = self.system.facts.run_table
+        if table is None:
+            raise ValueError("the system's runs don't lie in one table")
+        return table
+
     async def upgrade(self, from_release: str) -> None:
         """Upgrade this database in place, as its owner."""
         await self.system.upgrade(self.scratch.database, from_release)
@@ -135,6 +144,23 @@ class World:
     async def digest(self) -> dict[str, list[str]]:
         """The contents of all the system's tables."""
         return {table: await self.raw(table) for table in self.system.facts.tables}
+
+    async def layout(self) -> dict[str, list[str]]:
+        """The columns of each of the system's tables that this release has."""
+        tables = {table: await self._observer.columns(table) for table in self.system.facts.tables}
+        return {table: columns for table, columns in tables.items() if columns}
+
+    async def digest_of(self, layout: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+        """The contents of these columns, to compare what an earlier release wrote with what is there now."""
+        return {table: await self._observer.raw(table, columns) for table, columns in layout.items()}
+
+    async def row_writer(self, right: Literal["INSERT", "UPDATE"], fields: Sequence[str]) -> RowWriter:
+        """Writes runs as the application's role where its grants allow this on all the fields, else as the owner."""
+        table = self.run_table
+        writer = RowWriter(await self.connect("suite-app-rows", self.scratch.app_dsn, autocommit=True), table)
+        if await writer.may(right, fields):
+            return writer
+        return RowWriter(await self.connect("suite-owner-rows", self.scratch.owner_dsn, autocommit=True), table)
 
     async def close(self) -> None:
         """Close every connection; refute (`leaked_session`) what the system leaves behind; drop the database later."""
