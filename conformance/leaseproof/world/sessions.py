@@ -41,6 +41,10 @@ class Session:
             await self._connection.rollback()
             refute("55P03", f"{what} {run_id} is locked, and had to be free")
 
+    async def hold_writes(self, table: str) -> None:
+        """Keep everybody else from writing the table, in the transaction that stays open until `release`."""
+        await self._connection.execute(sql.SQL("LOCK TABLE {} IN SHARE MODE").format(sql.Identifier(*table.split("."))))
+
     async def try_lock(self, run_id: str) -> bool:
         """Whether the row could be locked at once, by a transaction that is rolled back at once."""
         try:
