@@ -3,8 +3,18 @@
 Owns text that tests write below their temporary folder; needs no database.
 """
 
+import os
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
+
+from leaseproof.controls.grid import observed
+from leaseproof.evidence.facts import read_logs
+from leaseproof.evidence.plan import Item, Plan
+from leaseproof.evidence.runner import Job
+from leaseproof.servers.address import new_run
 
 SYSTEM = """
 from leaseproof.system import Cap, Facts, System
@@ -52,3 +62,38 @@ def write_suite(folder: Path, body: str, name: str = "test_toy.py") -> Path:
     suites.mkdir(exist_ok=True)
     (suites / name).write_text(HEADER + dedent(body))
     return suites
+
+
+def write_plan_job(folder: Path, suites: Path, checks: Sequence[str], *, workers: int = 0, **plan: Any) -> Job:
+    """A job that tries these checks on the toy, which is put where the test stands."""
+    write_system(Path.cwd())
+    facts = folder / "facts"
+    facts.mkdir(parents=True, exist_ok=True)
+    items = tuple(Item(system="subject", check=check) for check in checks)
+    given = {"run": new_run(), "system": "toy_system:system", "subject": "toy", "mode": "verify", "items": items}
+    return Job(Plan(**{**given, **plan}), facts, workers, suites=suites, plugins=PLUGINS)
+
+
+def outcomes(job: Job) -> dict[str, str]:
+    """What became of each check that was started on the subject, as a reader of the logs has to take it."""
+    seen = observed(job.plan, read_logs(job.folder))
+    return {check: one.outcome for check, one in seen.get("subject", {}).items()}
+
+
+def troubles(job: Job) -> list[str]:
+    """What the logs say went wrong around the checks."""
+    return [str(fact["what"]) for log in read_logs(job.folder) for fact in log.of("trouble")]
+
+
+def run_by_hand(job: Job, *arguments: str, python: Sequence[str] = (), **variables: str) -> int:
+    """Start the job's command with more arguments, as a meddler would; pytest's exit code."""
+    job.plan.write(job.plan_file)
+    interpreter, *rest = job.command()
+    return run_command(job, [interpreter, *python, *rest, *arguments], **variables)
+
+
+def run_command(job: Job, command: Sequence[str], **variables: str) -> int:
+    """Run the command in the job's environment; its exit code."""
+    environment = {**job.environment(os.environ), **variables}
+    with job.output_file.open("wb") as output:
+        return subprocess.run(command, env=environment, stdout=output, stderr=output, check=False).returncode

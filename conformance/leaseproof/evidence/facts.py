@@ -6,6 +6,7 @@ on an ordinary disk), so a killed process leaves at most one torn line, the last
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ def now() -> str:
 
 def bounded(value: object, depth: int = 3) -> Any:
     """`value` as JSON that a log can hold: secrets taken out, long texts cut, foreign types as text."""
-    if value is None or isinstance(value, bool | int | float):
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, Mapping) and depth:
         items = list(value.items())[:MAX_NOTES]

@@ -1,7 +1,6 @@
 """The plan of a run: which check is tried on which system. Owns its form and its making; must not run anything."""
 
 import hashlib
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Self
@@ -74,11 +73,6 @@ class Plan(BaseModel):
             raise BadPlan(f"can't read the plan {path}: {error.strerror}") from error
         except ValidationError as error:
             raise BadPlan(f"{path} is no plan of leaseproof: {error.errors()[0]['msg']}") from error
-
-
-def new_run() -> str:
-    """A name for a run, in form of the names that databases and roles carry."""
-    return "r" + secrets.token_hex(4)[:7]
 
 
 def items_for_verify(

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import IO, Any, Self
 
 from leaseproof.evidence.follow import Follower
 from leaseproof.evidence.plan import Plan
+from leaseproof.servers import folders
 
 SUITES = Path(__file__).parents[1] / "suites"
 INI = Path(__file__).with_name("pytest.ini")
@@ -92,6 +94,7 @@ class Job:
             "PYTHONSAFEPATH": "1",
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "HYPOTHESIS_STORAGE_DIRECTORY": str(self.folder / "hypothesis"),
+            "LEASEPROOF_RUN": self.plan.run,
             **self.variables,
         }
 
@@ -147,8 +150,8 @@ class Run:
             if self._process.poll() is None:
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-            # Whoever the run started holds its output open: the end of it is the end of them all.
             self._output.join(CLEANED_WITHIN)
+            _until_removed(self._job.plan.run)
         finally:
             os.close(self._lifeline)
 
@@ -157,6 +160,14 @@ def run(job: Job, on_facts: Callable[[Facts], None] | None = None) -> int:
     """Run the job to its end; pytest's exit code. KeyboardInterrupt passes on when everything is cleaned up."""
     with Run(job) as started:
         return started.wait(on_facts)
+
+
+def _until_removed(run: str) -> None:
+    """Wait until the supervisor of the servers has ended: the folder of the run is the last that it removes."""
+    folders_of_run = [place / f"{folders.PREFIX}{run}" for place, _ in folders.places()]
+    last = time.monotonic() + CLEANED_WITHIN
+    while any(folder.exists() for folder in folders_of_run) and time.monotonic() < last:
+        time.sleep(0.01)
 
 
 def _save(stream: IO[bytes], path: Path) -> None:
