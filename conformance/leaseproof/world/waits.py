@@ -7,8 +7,9 @@ activity as its detail; an operation that ends though it had to wait is refuted 
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from psycopg import AsyncConnection
 from psycopg.rows import class_row, dict_row, tuple_row
@@ -34,6 +35,11 @@ ACTIVITY = """
     FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY pid
 """
 
+
+WAITED = """
+    SELECT max(clock_timestamp() - l.waitstart) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
+    WHERE a.datname = current_database() AND a.application_name = %(name)s AND NOT l.granted
+"""
 
 HOLDINGS = """
     SELECT concat_ws(' ', 'lock', l.locktype, l.mode, l.relation::regclass)
@@ -73,6 +79,13 @@ class Watch:
         async with self._connection.cursor(row_factory=tuple_row) as cursor:
             await cursor.execute(HOLDINGS, {"name": name})
             return [str(row[0]) for row in await cursor.fetchall()]
+
+    async def waited(self, name: str) -> timedelta | None:
+        """For how long a session of this application_name has been waiting for the lock that it waits for now."""
+        async with self._connection.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(WAITED, {"name": name})
+            row = await cursor.fetchone()
+        return cast("tuple[timedelta | None]", row)[0]
 
     async def activity(self) -> str:
         """Every session of the database, a line each."""
