@@ -23,7 +23,7 @@ PROBE: LiteralString = """
 DO $probe$
 DECLARE
     item jsonb;
-    refusals jsonb := '{{}}';
+    refusals text[] := '{{}}';
     touched bigint;
 BEGIN
     FOR item IN SELECT value FROM jsonb_array_elements(current_setting('leaseproof.rows')::jsonb) LOOP
@@ -31,12 +31,12 @@ BEGIN
             {write};
             GET DIAGNOSTICS touched = ROW_COUNT;
             SET CONSTRAINTS ALL IMMEDIATE;
-            refusals := refusals || jsonb_build_object(item ->> {id}, CASE WHEN touched <> 1 THEN {no_data} END);
+            refusals := array_append(refusals, CASE WHEN touched <> 1 THEN {no_data} END);
         EXCEPTION WHEN OTHERS THEN
-            refusals := refusals || jsonb_build_object(item ->> {id}, SQLSTATE);
+            refusals := array_append(refusals, SQLSTATE);
         END;
     END LOOP;
-    PERFORM set_config('leaseproof.refusals', refusals::text, false);
+    PERFORM set_config('leaseproof.refusals', to_jsonb(refusals)::text, false);
 END
 $probe$
 """
@@ -120,13 +120,9 @@ class RowWriter:
         await self._connection.execute(
             "SELECT set_config('leaseproof.rows', %s, false)", [json.dumps(items, default=str)]
         )
-        await self._connection.execute(
-            sql.SQL(PROBE).format(write=write, id=sql.Literal(columns["id"]), no_data=sql.Literal(NO_DATA))
-        )
-        refusals: dict[str, str | None] = json.loads(
-            (await self._rows("SELECT current_setting('leaseproof.refusals')", {}))[0][0]
-        )
-        return refusals
+        await self._connection.execute(sql.SQL(PROBE).format(write=write, no_data=sql.Literal(NO_DATA)))
+        answer = await self._rows("SELECT current_setting('leaseproof.refusals')", {})
+        return {row["id"]: refusal for row, refusal in zip(rows, json.loads(answer[0][0]), strict=True)}
 
     async def _rows(self, query: LiteralString, params: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         async with self._connection.cursor(row_factory=tuple_row) as cursor:
