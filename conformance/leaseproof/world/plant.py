@@ -123,6 +123,7 @@ class Planter:
         conversation = fields.get("conversation_id") or (
             creator.conversation_id if creator and run_type == "resume" else await self.conversation(uid or "user-1")
         )
+        scope = creator.scope_conversation_id if creator and run_type == "subagent" else conversation
         row: dict[str, Any] = {
             **dict.fromkeys(RUN_FIELDS),
             "id": identity,
@@ -130,7 +131,7 @@ class Planter:
             "run_type": run_type,
             "status": status,
             "conversation_id": conversation,
-            "scope_conversation_id": creator.scope_conversation_id if creator else conversation,
+            "scope_conversation_id": scope,
             "created_by_run_id": creator.id if creator else None,
             "owner_token": f"{identity}-owner" if held else None,
             "worker_id": "planted-worker" if held else None,
