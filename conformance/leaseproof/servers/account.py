@@ -25,7 +25,8 @@ class Account:
 
     def can_run(self, program: Path) -> bool:
         wanted = stat.S_IROTH | stat.S_IXOTH
-        return self.can_search(program.parent) and _mode(program) & wanted == wanted
+        resolved = program.resolve()
+        return self.can_search(resolved.parent) and _mode(resolved) & wanted == wanted
 
 
 def choose() -> Account | None:

@@ -90,7 +90,7 @@ def drop_run(connection: Connection, run: str) -> list[str]:
 
 
 def sweep(connection: Connection) -> list[str]:
-    """Drop what dead runs left: nobody holds their advisory lock, and no session is in their databases or of their roles.
+    """Drop what dead runs left: nobody holds their advisory lock, no session is in their databases or of their roles.
 
     One sweeps at a time; another that starts meanwhile leaves it to that one.
     """

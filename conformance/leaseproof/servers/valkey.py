@@ -7,8 +7,6 @@ import importlib.util
 import os
 from pathlib import Path
 
-import valkey
-
 from leaseproof.servers.account import Account
 from leaseproof.servers.binaries import within_reach
 from leaseproof.servers.errors import ServersError
@@ -44,6 +42,8 @@ def url(folder: Path) -> str:
 
 def version(redis_url: str) -> str:
     """What the server calls itself and its version. ServersError when it does not answer."""
+    import valkey  # the client takes a while to import, and the supervisor does without it
+
     try:
         with valkey.Valkey.from_url(redis_url, socket_connect_timeout=5, socket_timeout=5) as client:
             said = client.info("server")
