@@ -55,6 +55,32 @@ def defect(
     return register
 
 
+def system_defect(
+    identity: str,
+    says: str,
+    system: Callable[[], System],
+    *,
+    refutes: str,
+    caught_by: str,
+    because: str,
+    also: Iterable[str] = (),
+) -> None:
+    """Register a defect that is a system of its own."""
+    _register(
+        Control(
+            identity,
+            "defect",
+            ReferenceSystem.name,
+            says,
+            system,
+            refutes=refutes,
+            caught_by=caught_by,
+            because=because,
+            also=frozenset(also),
+        )
+    )
+
+
 def schema_defect(
     identity: str,
     says: str,
@@ -65,19 +91,15 @@ def schema_defect(
     because: str,
     also: Iterable[str] = (),
 ) -> None:
-    """Register a defect of the schema: SQL that the owner runs on the installed current release."""
-    _register(
-        Control(
-            identity,
-            "defect",
-            ReferenceSystem.name,
-            says,
-            lambda: ReferenceSystem(after_install=after_install),
-            refutes=refutes,
-            caught_by=caught_by,
-            because=because,
-            also=frozenset(also),
-        )
+    """Register a defect of the schema: SQL that the owner runs on the current release, installed or upgraded to."""
+    system_defect(
+        identity,
+        says,
+        lambda: ReferenceSystem(after_install=after_install),
+        refutes=refutes,
+        caught_by=caught_by,
+        because=because,
+        also=also,
     )
 
 

@@ -272,7 +272,7 @@ class ReferenceActor:
 
 class ReferenceSystem(System):
     """The reference. `repository` and `service` replace its parts; `after_install` is SQL that the owner runs on the
-    current release's schema, which then is another template.
+    current release's schema, installed or upgraded to, which then is another template.
     """
 
     name = "agentrun-reference"
@@ -309,12 +309,17 @@ class ReferenceSystem(System):
 
     async def install(self, database: Database, release: str) -> None:
         await asyncio.to_thread(self._manager(database).install, release)
-        if self._after_install and release == CURRENT:
-            async with await psycopg.AsyncConnection.connect(database.owner_dsn) as connection:
-                await connection.execute(self._after_install)
+        if release == CURRENT:
+            await self._change_schema(database)
 
     async def upgrade(self, database: Database, from_release: str) -> None:
         await asyncio.to_thread(self._manager(database).upgrade, from_release)
+        await self._change_schema(database)
+
+    async def _change_schema(self, database: Database) -> None:
+        if self._after_install:
+            async with await psycopg.AsyncConnection.connect(database.owner_dsn) as connection:
+                await connection.execute(self._after_install)
 
     def actor(self, dsn: str, *, statement_timeout: float | None = None) -> ReferenceActor:
         seconds = STATEMENT_TIMEOUT if statement_timeout is None else statement_timeout
