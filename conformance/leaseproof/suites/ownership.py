@@ -1,0 +1,57 @@
+"""What the checks of ATTEMPT share: how an ownership reads, and what a refusal is. Must not call operations itself."""
+
+from collections.abc import Awaitable
+from datetime import timedelta
+from typing import Any, Final
+
+from leaseproof.checks import expect, expect_equal
+from leaseproof.system import Refused
+from leaseproof.world.facts import Attempt, Run
+from leaseproof.world.observe import Snapshot
+from leaseproof.world.world import World
+
+LONG: Final = timedelta(hours=1)
+SHORT: Final = timedelta(seconds=1)
+
+
+def token_of(run: Run) -> str:
+    """The token of a planted run's holder."""
+    return f"{run.id}-owner"
+
+
+def numbers(seen: Snapshot, run: Run) -> list[int]:
+    """The numbers of the run's attempts, in their order."""
+    return [attempt.attempt_no for attempt in seen.attempts_of(run.id)]
+
+
+def outcomes(seen: Snapshot, run: Run) -> list[str | None]:
+    """The outcomes of the run's attempts; None for an open one."""
+    return [attempt.outcome for attempt in seen.attempts_of(run.id)]
+
+
+def expect_owned(seen: Snapshot, run: Run, token: str, number: int) -> Attempt:
+    """The run is running by this token, and its last attempt is this one, open, by the same token."""
+    row = seen.runs[run.id]
+    expect_equal((row.status, row.owner_token), ("running", token), "not_owned", f"{run.id} (status, token)")
+    expect(bool(seen.attempts_of(run.id)), "unrecorded", f"{run.id} is owned by {token}, and has no attempt")
+    last = seen.attempts_of(run.id)[-1]
+    expect_equal(last.attempt_no, number, "wrong_number", f"last attempt of {run.id}")
+    expect_equal((last.owner_token, last.finished_at), (token, None), "not_open", f"{run.id} no. {number}")
+    return last
+
+
+async def expect_refused(world: World, call: Awaitable[Any], because: str, what: str) -> None:
+    """The call is refused and changes no row of the system's tables, byte for byte."""
+    before = await world.digest()
+    answer = await call
+    expect(isinstance(answer, Refused), because, f"{what} was answered {answer!r}")
+    expect_equal(await world.digest(), before, "refusal_changed_rows", f"rows after {what}")
+
+
+async def past(world: World, run: Run, number: int, outcome: str) -> Attempt:
+    """A closed attempt of the run's past, planted."""
+    token = f"{run.id}-past-{number}"
+    when = run.created_at
+    return await world.plant.attempt(
+        run, attempt_no=number, owner_token=token, started_at=when, finished_at=when, outcome=outcome
+    )

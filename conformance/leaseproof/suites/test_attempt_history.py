@@ -1,0 +1,281 @@
+"""ATTEMPT-8 and 11: the history that the attempts of a run are, and that the database keeps whole.
+
+The database is asked by plain SQL here, as the application's or the owner's role. What counts is what the rows are
+afterwards: a statement may be refused, or be accepted and change nothing.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, LiteralString
+
+from psycopg import errors, sql
+
+from leaseproof.checks import claim, expect, expect_equal, refute
+from leaseproof.system import Style
+from leaseproof.world.facts import Attempt, Run
+from leaseproof.world.observe import Snapshot
+from leaseproof.world.sessions import Session
+from leaseproof.world.world import World
+
+COLUMNS: LiteralString = """
+    SELECT attname AS name, format_type(atttypid, NULL) AS type, attnotnull AS required FROM pg_attribute
+    WHERE attrelid = %(table)s::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum
+"""
+
+NULL: Final = sql.SQL("NULL")
+WORDS: Final = (sql.Literal("tampered"), sql.Literal("failed"), sql.Literal("completed"))
+TAMPERED: Final[Mapping[str, tuple[sql.Composable, ...]]] = {
+    "text": WORDS,
+    "character varying": WORDS,
+    "integer": (sql.Literal(7),),
+    "bigint": (sql.Literal(7),),
+    "timestamp with time zone": (sql.SQL("clock_timestamp()"),),
+}
+"""What a column of this type is set to, beside NULL."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of the table of attempts, as the catalogue has them."""
+
+    table: sql.Identifier
+    types: Mapping[str, str]
+    nullable: Sequence[str]
+
+    @classmethod
+    async def read(cls, world: World, catalogue: Session) -> "Columns":
+        """Read by a session of the owner's."""
+        table = world.system.facts.attempt_table or ""
+        rows = await catalogue.fetch(COLUMNS, {"table": table})
+        await catalogue.release()
+        types = {row["name"]: row["type"] for row in rows}
+        return cls(sql.Identifier(*table.split(".")), types, [row["name"] for row in rows if not row["required"]])
+
+    def updates(self) -> Iterator[sql.Composed]:
+        """Each column alone set to other values, and all that may be NULL set to NULL at once."""
+        for name, type_ in self.types.items():
+            for value in (*TAMPERED.get(type_, ()), NULL):
+                yield self._update({name: value})
+        yield self._update(dict.fromkeys(self.nullable, NULL))
+
+    def _update(self, values: Mapping[str, sql.Composable]) -> sql.Composed:
+        sets = [sql.SQL("{} = {}").format(sql.Identifier(name), value) for name, value in values.items()]
+        return sql.SQL("UPDATE {} SET {}").format(self.table, sql.SQL(", ").join(sets))
+
+
+def liftings(table: sql.Identifier) -> Iterator[sql.Composed]:
+    """What would lift the guards of a table, if the role could."""
+    yield sql.SQL("SET session_replication_role = replica").format()
+    yield sql.SQL("ALTER TABLE {} DISABLE TRIGGER USER").format(table)
+
+
+def closed(seen: Snapshot) -> dict[tuple[str, int], Attempt]:
+    """The attempts that have ended."""
+    return {key: attempt for key, attempt in seen.attempts.items() if attempt.finished_at is not None}
+
+
+@claim("ATTEMPT-8")
+async def test_no_operation_rewrites_a_closed_attempt(world: World) -> None:
+    """Through a long history of every operation, allowed and refused, each closed attempt stays as it was closed."""
+    worker, table = world.actor("worker"), world.system.facts.attempt_table or ""
+    tree = await world.tree("pending", ["pending"])
+    run, child = tree.runs
+    history: dict[tuple[str, int], Attempt] = {}
+
+    async def kept(after: str) -> None:
+        seen = await world.snapshot()
+        changed = {key for key, attempt in history.items() if seen.attempts.get(key) != attempt}
+        expect(not changed, "history_rewritten", f"{after} changed or removed the closed attempts {sorted(changed)}")
+        history.update(closed(seen))
+
+    for number in (1, 2, 3):
+        for one in (run, child):
+            token = f"{one.id}-{number}"
+            await worker.mark_running(one.id, owner_token=token)
+            await kept("a claim")
+            await worker.mark_running(one.id, owner_token=token)
+            await worker.renew_lease(one.id, owner_token=token)
+            await kept("a renewal")
+            if number == 1:
+                await worker.release_lease_for_retry(one.id, owner_token=token, error_type="first")
+            else:
+                await world.age(one)
+            await kept("a release")
+            for former in range(1, number):
+                await worker.mark_running(one.id, owner_token=f"{one.id}-{former}")
+                await worker.renew_lease(one.id, owner_token=f"{one.id}-{former}")
+                await worker.release_lease_for_retry(one.id, owner_token=f"{one.id}-{former}")
+                await worker.set_terminal_status(one.id, owner_token=f"{one.id}-{former}", status="failed")
+                await kept("a former owner's call")
+    await worker.mark_running(run.id, owner_token="last")
+    await worker.request_cancel_execution_tree(run.id)
+    await kept("a cancel")
+    await worker.reconcile_expired_leases()
+    await kept("a sweep")
+    await worker.set_terminal_status(run.id, owner_token="last", result="done")
+    await kept("an end")
+    rows = await world.raw(table)
+    for one in (run, child):
+        await worker.mark_running(one.id, owner_token="later")
+        await worker.set_terminal_status(one.id, owner_token="last", status="failed", error_type="later")
+        await worker.release_lease_for_retry(one.id, owner_token="last")
+    await worker.request_cancel_execution_tree(run.id)
+    await worker.reconcile_expired_leases()
+    expect_equal(await world.raw(table), rows, "history_rewritten", "attempts after everything has ended")
+    expect_equal(len(history), 7, "history_lost", "closed attempts: three of the child, four of its creator")
+
+
+@claim("ATTEMPT-8")
+async def test_application_role_can_not_change_a_closed_attempt(world: World) -> None:
+    """UPDATE of each column, DELETE, TRUNCATE, and what cascades from the run: the closed attempts stay."""
+    app, catalogue = await world.session("intruder", role="app"), await world.session("catalogue")
+    columns = await Columns.read(world, catalogue)
+    await world.run("completed")
+    failed = await world.run("failed", attempt=False)
+    await world.plant.attempt(
+        failed, owner_token="first", outcome="retry_released", finished_at=failed.finished_at, error_type="lost"
+    )
+    await world.plant.attempt(
+        failed, attempt_no=2, owner_token="second", outcome="failed", finished_at=failed.finished_at
+    )
+    table = world.system.facts.attempt_table or ""
+    before = await world.raw(table)
+    expect_equal(len(closed(await world.snapshot())), 3, "history_lost", "closed attempts before")
+    runs = world.system.facts.run_table
+    statements = [*liftings(columns.table), *columns.updates()]
+    statements.append(sql.SQL("DELETE FROM {}").format(columns.table))
+    statements.append(sql.SQL("TRUNCATE {}").format(columns.table))
+    if runs is not None:
+        run_table, run_id = sql.Identifier(*runs.name.split(".")), sql.Identifier(runs.columns["id"])
+        statements.append(sql.SQL("DELETE FROM {}").format(run_table))
+        statements.append(sql.SQL("UPDATE {} SET {} = 'moved-' || {}").format(run_table, run_id, run_id))
+        statements.append(sql.SQL("TRUNCATE {} CASCADE").format(run_table))
+
+    for text in statements:
+        refusal = await app.sqlstate_of(text, keep=True)
+        if await world.raw(table) != before:
+            refute("closed_attempt_changed", f"{text.as_string()} ended with {refusal}, and changed closed attempts")
+
+
+@claim("ATTEMPT-8")
+async def test_application_role_can_not_change_whose_an_open_attempt_is(world: World) -> None:
+    """Run, number, token and start of an open attempt are fixed, whatever column the application's role writes."""
+    app, catalogue = await world.session("intruder", role="app"), await world.session("catalogue")
+    columns = await Columns.read(world, catalogue)
+    run = await world.run("pending")
+    await world.actor("worker").mark_running(run.id, owner_token="owner")
+
+    async def identity() -> list[tuple[Any, ...]]:
+        attempts = (await world.snapshot()).attempts_of(run.id)
+        return [(a.run_id, a.attempt_no, a.owner_token, a.started_at) for a in attempts]
+
+    before = await identity()
+    expect_equal([row[:3] for row in before], [(run.id, 1, "owner")], "unrecorded", "attempts after the claim")
+    for text in (*liftings(columns.table), *columns.updates()):
+        refusal = await app.sqlstate_of(text, keep=True)
+        if await identity() != before:
+            refute("open_identity_changed", f"{text.as_string()} ended with {refusal}, and made it another's attempt")
+
+
+@claim("ATTEMPT-8")
+async def test_attempts_are_inserted_open(world: World) -> None:
+    """The application's role can't insert an attempt that has ended; its claims insert open ones."""
+    app, run = await world.session("intruder", role="app"), await world.run("pending")
+    now = await world.plant.now()
+    invented = Attempt(run.id, 1, "nobody", now, now, now, now, "completed", None, None)
+
+    for text in world.system.facts.plant["attempt"]:
+        refusal = await app.sqlstate_of(text, vars(invented), keep=True)
+        written = (await world.snapshot()).attempts_of(run.id)
+        if written:
+            expect(written[0].finished_at is None, "inserted_closed", f"an ended attempt was inserted: {refusal}")
+            break
+
+    other = await world.run("pending")
+    await world.actor("worker").mark_running(other.id, owner_token="owner")
+    seen = (await world.snapshot()).open_attempt(other.id)
+    expect(seen is not None and seen.owner_token == "owner", "unrecorded", f"the open attempt of a claim: {seen}")
+
+
+async def refusal_of(world: World, run: Run, **fields: Any) -> str | None:
+    """The SQLSTATE that refuses an attempt which the owner's plain SQL inserts; None when it was accepted."""
+    try:
+        await world.plant.attempt(run, **fields)
+    except errors.Error as error:
+        if error.sqlstate is None:
+            raise
+        return error.sqlstate
+    return None
+
+
+@claim("ATTEMPT-11")
+async def test_database_holds_the_numbers_of_attempts(world: World) -> None:
+    """A second number 1, a hole, a number before 1 and an attempt of no run are not written; the next number is."""
+    run, fresh = await world.run("pending"), await world.run("pending")
+    past = {"started_at": run.created_at, "finished_at": run.created_at, "outcome": "retry_released"}
+    for number in (1, 2):
+        await world.plant.attempt(run, attempt_no=number, owner_token=f"owner-{number}", **past)
+    before = await world.snapshot()
+    for because, of, number in (
+        ("duplicate_accepted", run, 1),
+        ("duplicate_accepted", run, 2),
+        ("hole_accepted", run, 4),
+        ("hole_accepted", fresh, 2),
+        ("hole_accepted", fresh, 0),
+        ("orphan_accepted", replace(run, id="no-such-run"), 1),
+    ):
+        refusal = await refusal_of(world, of, attempt_no=number, owner_token="inserted", **past)
+        seen = await world.snapshot()
+        what = f"attempts after no. {number} of {of.id}, refused by {refusal}"
+        expect_equal(seen.attempts, before.attempts, because, what)
+    refusal = await refusal_of(world, run, attempt_no=3, owner_token="owner-3", **past)
+    attempts = (await world.snapshot()).attempts_of(run.id)
+    expect_equal([a.attempt_no for a in attempts], [1, 2, 3], "next_refused", f"numbers, no. 3 refused by {refusal}")
+
+
+@claim("ATTEMPT-11")
+async def test_database_holds_one_open_attempt_of_a_run(world: World) -> None:
+    """A second open attempt of a run is not written, though its number would be the next."""
+    run = await world.run("running")
+    before = await world.snapshot()
+
+    refusal = await refusal_of(world, run, attempt_no=2, owner_token="second")
+
+    seen = await world.snapshot()
+    expect_equal(seen.attempts, before.attempts, "second_open_accepted", f"attempts, no. 2 refused by {refusal}")
+    expect_equal(len(seen.attempts_of(run.id)), 1, "unrecorded", "attempts of the run")
+
+
+@claim("ATTEMPT-11")
+async def test_no_attempt_outlives_its_run(world: World) -> None:
+    """Where a run is deleted by plain SQL, its attempts go with it, or the run stays."""
+    owner, run = await world.session("owner"), await world.run("completed")
+    table = world.system.facts.run_table
+    if table is None:
+        refute("no_run_table", "the system's runs don't lie in one table")
+    name, identity = sql.Identifier(*table.name.split(".")), sql.Identifier(table.columns["id"])
+    delete = sql.SQL("DELETE FROM {} WHERE {} = %(id)s").format(name, identity)
+    expect_equal(len((await world.snapshot()).attempts_of(run.id)), 1, "unrecorded", "attempts of the run")
+
+    refusal = await owner.sqlstate_of(delete, {"id": run.id}, keep=True)
+
+    seen = await world.snapshot()
+    orphans = [key for key in seen.attempts if key[0] not in seen.runs]
+    expect(not orphans, "orphaned", f"attempts without a run after its deletion ended with {refusal}: {orphans}")
+
+
+@claim("ATTEMPT-11")
+async def test_claims_number_without_holes(world: World) -> None:
+    """Claims that are refused, rolled back or repeated use no number up."""
+    worker, run = world.actor("worker"), await world.run("pending")
+    for number in (1, 2, 3):
+        if world.system.style is Style.caller:
+            async with worker.transaction() as quitting:
+                await quitting.mark_running(run.id, owner_token=f"quitter-{number}")
+                quitting.rollback()
+        await worker.mark_running(run.id, owner_token=f"owner-{number}")
+        await worker.mark_running(run.id, owner_token=f"owner-{number}")
+        await worker.mark_running(run.id, owner_token="somebody-else")
+        attempts = (await world.snapshot()).attempts_of(run.id)
+        expect_equal([a.attempt_no for a in attempts], list(range(1, number + 1)), "hole_left", "numbers")
+        await world.age(run)

@@ -1,0 +1,115 @@
+"""ATTEMPT-18: runs and attempts are purged together, by age, by the maintenance role, and in no other way."""
+
+from datetime import timedelta
+from typing import Any, Final
+
+from psycopg import sql
+
+from leaseproof.checks import Refuted, claim, expect, expect_equal
+from leaseproof.world.facts import TERMINAL, Run
+from leaseproof.world.world import World
+
+AGE: Final = timedelta(days=30)
+
+
+async def old(world: World, status: str, **fields: Any) -> Run:
+    """A run that ended two ages ago."""
+    ended = await world.plant.now() - 2 * AGE
+    return await world.run(status, **{"created_at": ended, "started_at": ended, "finished_at": ended, **fields})
+
+
+@claim("ATTEMPT-18")
+async def test_purge_removes_old_runs_with_their_attempts_in_batches(world: World) -> None:
+    """Old ended runs of all statuses go, attempts and all, two at most in a batch; young and active ones stay."""
+    janitor = world.actor("janitor", role="maintenance")
+    ended = [await old(world, status) for status in sorted(TERMINAL) for _ in range(2)]
+    retried = await old(world, "failed", attempt=False)
+    for number in (1, 2, 3):
+        token, when = f"{retried.id}-{number}", retried.finished_at
+        await world.plant.attempt(
+            retried, attempt_no=number, owner_token=token, finished_at=when, outcome="retry_released"
+        )
+    gone = {run.id for run in (*ended, retried)}
+    kept = [await world.run(status) for status in ("running", "cancel_requested", "pending", *sorted(TERMINAL))]
+    kept += [await old(world, status, finished_at=None) for status in ("running", "cancel_requested", "pending")]
+    kept.append(await old(world, "completed", finished_at=await world.plant.now()))
+    rows = await world.raw_runs()
+    before = await world.snapshot()
+    for _ in range(len(gone)):
+        purged = await janitor.purge(older_than=AGE, limit=2)
+
+        seen = await world.snapshot()
+        removed = (len(before.runs) - len(seen.runs), len(before.attempts) - len(seen.attempts))
+        expect_equal((purged.runs, purged.attempts), removed, "answer", "runs and attempts said to be removed")
+        expect(removed[0] <= 2, "unbounded", f"{removed[0]} runs went in a batch of two")
+        orphans = [key for key in seen.attempts if key[0] not in seen.runs]
+        expect(not orphans, "not_together", f"attempts whose run is gone: {orphans}")
+        for run_id in seen.runs:
+            same = seen.attempts_of(run_id) == before.attempts_of(run_id)
+            expect(same, "not_together", f"the run {run_id} is there, and its attempts are others")
+        before = seen
+        if not purged.runs:
+            break
+    left = await world.raw_runs()
+    expect_equal(left, {run.id: rows[run.id] for run in kept if run.id in left}, "left_behind", "runs after the purge")
+    missing = [f"{run.status} {run.id}" for run in kept if run.id not in left]
+    expect(not missing, "purged_too_much", f"purged although active or young: {missing}")
+
+
+@claim("ATTEMPT-18")
+async def test_purge_of_trees_leaves_nothing_dangling_and_ends(world: World) -> None:
+    """In batches of one, an old tree and a chain of resumes go whole; what a younger run refers to stays, and holds
+    nothing else up."""
+    janitor = world.actor("janitor", role="maintenance")
+    oldest = await world.plant.now() - 3 * AGE
+    referred = await old(world, "interrupted", created_at=oldest, finished_at=oldest)
+    young = await world.run("pending", creator=referred, run_type="resume")
+    root = await old(world, "completed")
+    child = await old(world, "failed", creator=root)
+    gone = {root.id, child.id, (await old(world, "cancelled", creator=child)).id}
+    first = await old(world, "interrupted")
+    gone |= {first.id, (await old(world, "completed", creator=first, run_type="resume")).id}
+    rows = await world.raw_runs()
+    for _ in range(len(gone) + 1):
+        await janitor.purge(older_than=AGE, limit=1)
+        runs = (await world.snapshot()).runs
+        dangling = [run.id for run in runs.values() if run.created_by_run_id not in {None, *runs}]
+        expect(not dangling, "dangling", f"runs whose creator is gone: {dangling}")
+    left = await world.raw_runs()
+    expect_equal(gone & set(left), set(), "left_behind", "old runs after as many batches of one, and one more")
+    expect_equal(left.get(young.id), rows[young.id], "purged_too_much", "the young run")
+
+
+@claim("ATTEMPT-18")
+async def test_nothing_but_the_purge_removes_runs_or_attempts(world: World) -> None:
+    """The application's role can neither purge nor delete, and the maintenance role deletes no attempts by itself."""
+    run, bare = await old(world, "completed"), await old(world, "completed", attempt=False)
+    attempts = sql.Identifier(*(world.system.facts.attempt_table or "").split("."))
+    statements = [sql.SQL("DELETE FROM {}").format(attempts), sql.SQL("TRUNCATE {}").format(attempts)]
+    deletions = [*statements]
+    table = world.system.facts.run_table
+    if table is not None:
+        name, identity = sql.Identifier(*table.name.split(".")), sql.Identifier(table.columns["id"])
+        delete = sql.SQL("DELETE FROM {} WHERE {} = {}")
+        deletions += [delete.format(name, identity, sql.Literal(one.id)) for one in (run, bare)]
+    before = await world.digest()
+    app, janitor = await world.session("app", role="app"), await world.session("janitor", role="maintenance")
+    for because, session, texts in (("app_deletes", app, deletions), ("attempts_alone", janitor, statements)):
+        for text in texts:
+            refusal = await session.sqlstate_of(text, keep=True)
+            what = f"rows after {text.as_string()}, which ended with {refusal}"
+            expect_equal(await world.digest(), before, because, what)
+
+    answer = await refused_purge(world)
+    expect_equal(await world.digest(), before, "app_purges", f"rows after a purge that was answered {answer}")
+    purged = await world.actor("janitor", role="maintenance").purge(older_than=AGE, limit=10)
+    expect_equal((purged.runs, purged.attempts), (2, 1), "answer", "the maintenance role's purge")
+    expect_equal((await world.snapshot()).runs, {}, "left_behind", "runs after the maintenance role's purge")
+
+
+async def refused_purge(world: World) -> str:
+    """What a purge by the application's role is answered, by whatever way a system says no."""
+    try:
+        return repr(await world.actor("worker").outcome(lambda tx: tx.purge(older_than=AGE, limit=10)))
+    except Refuted as refusal:
+        return refusal.because
