@@ -1,0 +1,171 @@
+"""What a report says of an evidence file, in words: headline, records, matrix. From the file alone.
+
+Owns the wording that HTML, Markdown and terminal share; must not know of their markup, and must not judge.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from leaseproof.evidence.model import ClaimRow, ControlSeen, Environment, Evidence, InEnvironment, RecordRow, Result
+from leaseproof.evidence.verdicts import WORST
+
+BEST_FIRST: tuple[Result, ...] = tuple(reversed(WORST))
+
+
+@dataclass(frozen=True)
+class View:
+    """An evidence file as its reader meets it."""
+
+    evidence: Evidence
+
+    @property
+    def name(self) -> str:
+        """The subject's name and version."""
+        return f"{self.evidence.subject.name} {self.evidence.subject.version}"
+
+    @cached_property
+    def provisional(self) -> bool:
+        """Whether the outcomes are only provisional: the subject is no clean commit."""
+        return any(row.provisional for row in self.evidence.claims)
+
+    @cached_property
+    def counts(self) -> dict[Result, int]:
+        """Claims by result, the best result first; provisional ones where only those say something."""
+        summary = self.evidence.summary
+        counted = (summary.provisional or summary.results) if summary else {}
+        return {result: counted.get(result, 0) for result in BEST_FIRST}
+
+    @cached_property
+    def verdict(self) -> Result:
+        """The result that the headline is about: the worst that was found, or Passed where something passed."""
+        if self.provisional:
+            return "Not run"
+        for result in ("Failed", "Inconclusive", "Stale"):
+            if self.counts[result]:
+                return result
+        return "Passed" if self.counts["Passed"] else "Not run"
+
+    @property
+    def headline(self) -> str:
+        """The verdict in one sentence."""
+        passed, failed = self.counts["Passed"], self.counts["Failed"]
+        if self.provisional:
+            reason = next(row.reason for row in self.evidence.claims if row.provisional)
+            return f"Not evidence: {reason}"
+        if failed:
+            return f"{failed} of {_claims(self.total)} failed"
+        if self.counts["Inconclusive"]:
+            return f"Nothing failed, but {_claims(self.counts['Inconclusive'])} could not be decided"
+        if self.counts["Stale"]:
+            return f"{_claims(self.counts['Stale'])} rest on stale evidence"
+        if not passed:
+            return "No claim was tried"
+        return f"{passed} of {_claims(self.total)} passed, none failed"
+
+    @property
+    def under_headline(self) -> str:
+        """What has to be known beside it."""
+        counted = ", ".join(f"{number} {result}" for result, number in self.counts.items() if number)
+        if self.provisional:
+            return f"Every claim is Not run. Provisional outcomes: {counted}."
+        return f"{counted}."
+
+    @property
+    def core(self) -> str:
+        """How many of the core claims say something about this system."""
+        summary = self.evidence.summary
+        return f"{summary.core_applying} of {summary.core} core claims apply" if summary else ""
+
+    @property
+    def total(self) -> int:
+        """How many claims there are."""
+        return len(self.evidence.claims)
+
+    @cached_property
+    def families(self) -> dict[str, list[ClaimRow]]:
+        """The claims by family, in their order."""
+        found: dict[str, list[ClaimRow]] = {}
+        for row in self.evidence.claims:
+            found.setdefault(row.id.rpartition("-")[0], []).append(row)
+        return found
+
+    def passed_of(self, record: RecordRow) -> tuple[int, int]:
+        """How many of a record's claims Passed, of how many."""
+        rows = [row for row in self.evidence.claims if row.id in record.claims]
+        return sum(row.result == "Passed" for row in rows), len(record.claims)
+
+
+def label(row: ClaimRow | InEnvironment | RecordRow) -> str:
+    """The row's result with what belongs beside it: "Inspected · Not run"."""
+    if isinstance(row, ClaimRow) and row.result == "Not run" and row.inspected and row.provisional is None:
+        return "Inspected · Not run"
+    return row.result
+
+
+def provisional_of(row: ClaimRow | InEnvironment | RecordRow) -> str | None:
+    """The provisional result, where there is one."""
+    if row.provisional is None:
+        return None
+    return row.provisional if isinstance(row.provisional, str) else row.provisional.result
+
+
+def reason_of(row: ClaimRow | InEnvironment) -> str:
+    """The reason that tells a reader most: the provisional one under uncommitted changes."""
+    return row.provisional.reason if row.provisional else row.reason
+
+
+def first_sentence(row: ClaimRow) -> str:
+    """What the claim is about, in its first sentence."""
+    sentence, dot, _ = row.must.partition(". ")
+    return sentence + dot.strip()
+
+
+def evidence_of(row: ClaimRow) -> str:
+    """What was done for the row: "3 checks", with schedules where they were counted."""
+    parts = []
+    for seen in _told(row.by_environment):
+        checks = len(seen.checks)
+        text = f"{checks} check{'' if checks == 1 else 's'}"
+        schedules = [check.notes["schedules"] for check in seen.checks if "schedules" in check.notes]
+        counted = [one for one in schedules if isinstance(one, int)]
+        parts.append(text + (f", {sum(counted)} schedules" if counted else "") if checks else "")
+    return " · ".join(dict.fromkeys(part for part in parts if part))
+
+
+def negative_of(row: ClaimRow) -> str:
+    """What became of the row's negative controls: "locks_children_first caught (55P03)"."""
+    told = (control_told(control) for seen in _told(row.by_environment) for control in seen.controls)
+    return ", ".join(dict.fromkeys(told))
+
+
+def control_told(control: ControlSeen) -> str:
+    """One control in a few words."""
+    outcome = control.outcome.replace("_", " ")
+    return f"{control.id} {outcome}" + (f" ({control.because})" if control.because else "")
+
+
+def took(row: ClaimRow) -> float:
+    """Seconds that the row's checks took, in all environments."""
+    return sum(check.seconds for seen in row.by_environment for check in seen.checks)
+
+
+def servers_of(environment: Environment) -> str:
+    """The servers and the machine of an environment, in a line."""
+    parts = [f"Python {environment.python}"]
+    if environment.postgresql:
+        parts.insert(0, f"PostgreSQL {environment.postgresql.version}")
+    if environment.redis:
+        parts.insert(1, f"Valkey or Redis {environment.redis.version}")
+    if environment.kubernetes:
+        parts.insert(0, f"Kubernetes {environment.kubernetes.version}")
+    cores = environment.cores
+    return " · ".join([*parts, environment.platform, *([f"{cores} core{'' if cores == 1 else 's'}"] if cores else [])])
+
+
+def _told(seen: Sequence[InEnvironment]) -> Iterator[InEnvironment]:
+    yield from (one for one in seen if one.checks or one.controls)
+
+
+def _claims(number: int) -> str:
+    return f"{number} claim{'' if number == 1 else 's'}"
