@@ -8,12 +8,25 @@ import importlib
 import inspect
 import os
 import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
 from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
 
 from leaseproof.system import Cap, Facts, System
 
 GROUP = "leaseproof.systems"
 VARIABLE = "LEASEPROOF_SYSTEM"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A system, its name in the form package.module:attribute, and the file of that module."""
+
+    name: str
+    system: System
+    file: Path
 
 
 class WrongSystem(Exception):
@@ -40,14 +53,15 @@ def default_system() -> str:
     raise WrongSystem(f"no system is installed (entry points {GROUP}). Name one: --system package.module:attribute")
 
 
-def load_system(name: str) -> System:
+def load_system(name: str) -> Loaded:
     """The system at "package.module:attribute", or of the entry point of that name. Raises WrongSystem."""
     points = {point.name: point.value for point in entry_points(group=GROUP)}
     name = points.get(name, name)
     module_name, colon, path = name.partition(":")
     if not colon or not module_name or not path:
         raise WrongSystem(f"--system {name!r} has not the form package.module:attribute")
-    found = _import(module_name, name)
+    module = _import(module_name, name)
+    found: object = module
     for part in path.split("."):
         try:
             found = getattr(found, part)
@@ -58,10 +72,10 @@ def load_system(name: str) -> System:
     if not isinstance(found, System):
         raise WrongSystem(f"--system {name!r} is a {type(found).__name__}, not a leaseproof.system.System")
     _check(found, name)
-    return found
+    return Loaded(name, found, Path(module.__file__ or ""))
 
 
-def _import(module_name: str, name: str) -> object:
+def _import(module_name: str, name: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
     except KeyboardInterrupt:
@@ -98,5 +112,5 @@ def _check(system: System, name: str) -> None:
         raise WrongSystem(f"--system {name!r}: {_listed(silent)}: 'not_promised' without a reason; give one")
 
 
-def _listed(names: object) -> str:
-    return ", ".join(sorted(str(name) for name in names))  # type: ignore[attr-defined]
+def _listed(names: Iterable[object]) -> str:
+    return ", ".join(sorted(str(name) for name in names))

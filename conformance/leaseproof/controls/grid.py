@@ -69,6 +69,11 @@ class Grid:
     variants: tuple[Variant, ...]
 
     @property
+    def rows(self) -> "tuple[Defect | Variant, ...]":
+        """Defects, then variants."""
+        return (*self.defects, *self.variants)
+
+    @property
     def refuted(self) -> bool:
         """Whether some control shows that a suite is wrong: it missed a defect, or refuted what is correct."""
         wrong = any(one.outcome in ("missed", "caught_otherwise") or one.undeclared for one in self.defects)
@@ -77,8 +82,7 @@ class Grid:
     @property
     def undecided(self) -> bool:
         """Whether some control could not be tried to its end."""
-        outcomes = [one.outcome for one in self.defects] + [one.outcome for one in self.variants]
-        return any(outcome in ("errored", "absent") for outcome in outcomes)
+        return any(one.outcome in ("errored", "absent") for one in self.rows)
 
     def to_json(self) -> dict[str, Any]:
         """The grid as `leaseproof controls --json` writes it."""

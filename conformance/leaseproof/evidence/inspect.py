@@ -27,11 +27,12 @@ _Defined = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 @dataclass(frozen=True)
 class CheckFound:
-    """A function of the suites that says to decide these claims."""
+    """A function of the suites that says to decide these claims; `slow` as its `@claim` has it."""
 
     name: str
     claims: tuple[str, ...]
     found: Found
+    slow: bool = False
 
 
 def inspect_claims(
@@ -83,7 +84,8 @@ def find_checks(suites: Path, root: Path | None) -> Iterator[CheckFound]:
             if source and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 claims = tuple(one for decorator in node.decorator_list for one in _claims(decorator))
                 if claims:
-                    yield CheckFound(node.name, claims, source.found(node, f"{file.stem}:{node.name}", root))
+                    found = source.found(node, f"{file.stem}:{node.name}", root)
+                    yield CheckFound(node.name, claims, found, any(map(_slow, node.decorator_list)))
 
 
 def find_symbol(symbol: str, root: Path | None) -> Found | None:
@@ -156,6 +158,14 @@ def _claims(decorator: ast.expr) -> Iterator[str]:
             for argument in decorator.args:
                 if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
                     yield argument.value
+
+
+def _slow(decorator: ast.expr) -> bool:
+    """Whether the decorator says slow=True."""
+    return isinstance(decorator, ast.Call) and any(
+        word.arg == "slow" and isinstance(word.value, ast.Constant) and word.value.value is True
+        for word in decorator.keywords
+    )
 
 
 def _names(node: ast.stmt) -> list[str]:

@@ -22,7 +22,7 @@ class Systems:
 
     def _make(self, system: str) -> System:
         if system == SUBJECT:
-            return load_system(self._name)
+            return load_system(self._name).system
         if self._controls is None:
             self._controls = load_controls(self.get(SUBJECT).name)
         return self._controls[system].system()

@@ -1,0 +1,118 @@
+"""What has to be right before a run starts. Owns the checks of the user's input; every fault ends with exit code 2."""
+
+import difflib
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from leaseproof.claims.catalogue import BadCatalogue, Catalogue, load_catalogue
+from leaseproof.claims.lock import BadLock, Lock, default_path, disagreements, load_lock
+from leaseproof.cli.terminal import fail
+from leaseproof.controls.registry import Control, load_controls
+from leaseproof.evidence.redact import redact
+from leaseproof.evidence.runner import PLUGINS, SUITES
+from leaseproof.loading import Loaded, WrongSystem, append_path, default_system, load_system
+from leaseproof.servers import postgres, roles, start, valkey
+from leaseproof.servers.errors import ServersError
+from leaseproof.tiers import Given
+
+ROOM = 64 * 1024 * 1024
+"""Bytes that the reports' folder must be able to take."""
+
+
+@dataclass(frozen=True)
+class Kit:
+    """The parts that a run is made of: the kit's own, unless a test of the kit puts others in their place.
+
+    claims: the folder of the catalogue and of checks.lock.
+    """
+
+    suites: Path = SUITES
+    claims: Path = default_path().parent
+    plugins: tuple[str, ...] = PLUGINS
+
+
+def kit(context: typer.Context) -> Kit:
+    """The kit that the command was started with."""
+    return context.obj if isinstance(context.obj, Kit) else Kit()
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A system with its controls, and the claims with their expected checks."""
+
+    loaded: Loaded
+    controls: Mapping[str, Control]
+    catalogue: Catalogue
+    lock: Lock
+
+
+def system_and_claims(name: str | None, parts: Kit) -> Ready:
+    """Load everything that a run is planned from."""
+    append_path(str(Path.cwd()))
+    try:
+        loaded = load_system(name or default_system())
+        catalogue, lock = load_catalogue(parts.claims), load_lock(parts.claims / default_path().name)
+    except (WrongSystem, BadCatalogue, BadLock) as error:
+        fail(str(error))
+    if wrong := disagreements(catalogue, lock):
+        fail("catalogue and checks.lock don't fit: " + "; ".join(wrong[:5]))
+    try:
+        controls = load_controls(loaded.system.name)
+    except Exception as error:  # noqa: BLE001 - other people's code is imported here
+        fail(f"can't load the negative controls of {loaded.system.name}: {type(error).__name__}: {error}")
+    return Ready(loaded, controls, catalogue, lock)
+
+
+def known(what: str, names: Iterable[str], there: Iterable[str], listed_by: str) -> None:
+    """End unless each name is there; the nearest one is suggested."""
+    all_names = list(there)
+    for name in names:
+        if name not in all_names:
+            near = difflib.get_close_matches(name.upper(), [one.upper() for one in all_names], n=1)
+            nearest = [one for one in all_names if one.upper() in near]
+            meant = f"; did you mean {nearest[0]}?" if nearest else ""
+            fail(f"no {what} {name!r}{meant} ({listed_by} lists them)")
+
+
+def workers(text: str, items: int) -> int:
+    """How many processes: a number from 0 (everything in one), or `auto` for one a core."""
+    if text == "auto":
+        return max(1, min(len(os.sched_getaffinity(0)), items))
+    if not text.isdecimal() or int(text) > 256:
+        fail(f"-n {text!r} is no number of workers: give auto, 0 (no workers) or up to 256")
+    return int(text)
+
+
+def reports(folder: Path) -> Path:
+    """The folder, made where it is not there, writable and with room."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".leaseproof-room-") as file:
+            os.posix_fallocate(file.fileno(), 0, ROOM)
+    except OSError as error:
+        fail(
+            f"can't use the reports' folder {folder}: {error.strerror}; it must be writable and take "
+            f"{ROOM // 2**20} MiB. Free some space, or name another folder with --reports"
+        )
+    return folder.resolve()
+
+
+def servers(given: Given) -> dict[str, str]:
+    """The variables that name the given servers to the run, after seeing that they answer."""
+    try:
+        if given.dsn is not None:
+            with roles.connect(given.dsn, "leaseproof") as connection:
+                roles.check(connection)
+        elif given.pg_bin is not None:
+            postgres.find(given.pg_bin)
+        if given.redis_url is not None:
+            valkey.version(given.redis_url)
+    except ServersError as error:
+        fail(redact(str(error)))
+    named = {start.DSN: given.dsn, start.REDIS_URL: given.redis_url, postgres.CHOICE: given.pg_bin}
+    return {variable: value for variable, value in named.items() if value is not None}

@@ -1,0 +1,27 @@
+"""Where the command line writes. Owns the console and the form of an error; must not decide anything."""
+
+import os
+import sys
+from typing import NoReturn
+
+import typer
+from rich.console import Console
+
+from leaseproof.cli import WRONG_USE
+
+
+def console() -> Console:
+    """Standard output: coloured on a terminal unless NO_COLOR says no, plain and wide elsewhere."""
+    wide = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS") or 140)
+    return Console(highlight=False, soft_wrap=False, width=wide)
+
+
+def errors() -> Console:
+    """Standard error, for progress and messages."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def fail(message: str, code: int = WRONG_USE) -> NoReturn:
+    """Say what is wrong and end with this exit code."""
+    errors().print(f"leaseproof: {message}", markup=False)
+    raise typer.Exit(code)

@@ -1,0 +1,128 @@
+"""`leaseproof verify`: tries a system and writes the evidence. Owns the order of the steps and the exit code."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from leaseproof.capabilities import Cap
+from leaseproof.claims.catalogue import Claim, Tier
+from leaseproof.cli import FAILED, INCONCLUSIVE, options, prepare, table
+from leaseproof.cli.execute import execute
+from leaseproof.cli.terminal import console, fail
+from leaseproof.evidence.inspect import inspect_claims
+from leaseproof.evidence.model import Evidence, Selection
+from leaseproof.evidence.plan import Plan, items_for_verify
+from leaseproof.evidence.project import Promises, project
+from leaseproof.evidence.redact import redact
+from leaseproof.evidence.subject import identify, identify_kit
+from leaseproof.report.files import FORMATS, write_reports
+from leaseproof.servers.address import new_run
+from leaseproof.tiers import Given, Probe, chosen, probe, reasons
+
+Tiers = Annotated[
+    list[str] | None,
+    typer.Option("--tier", metavar="TIER|all", help="Tiers to run; by default those that need nothing but Python."),
+]
+Claims = Annotated[list[str] | None, typer.Option("--claim", metavar="ID", help="Try this claim alone (repeatable).")]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit 3 for anything Not run other than 'not promised'.")]
+
+
+def verify(
+    context: typer.Context,
+    system: options.System = None,
+    tier: Tiers = None,
+    claim: Claims = None,
+    workers: options.Workers = "auto",
+    strict: Strict = False,
+    seed: options.Seed = 0,
+    reports: options.Reports = Path("reports"),
+    dsn: options.Dsn = None,
+    redis_url: options.RedisUrl = None,
+    pg_bin: options.PgBin = None,
+) -> None:
+    """Try every claim that this machine can run; write reports/evidence.{json,html,md} and print the matrix."""
+    prepare.workers(workers, 1)
+    given = Given(dsn, redis_url, pg_bin)
+    tiers = _tiers(tier or [])
+    kit = prepare.kit(context)
+    ready = prepare.system_and_claims(system, kit)
+    prepare.known("claim", claim or [], ready.catalogue.claims, "`leaseproof claims`")
+    variables = prepare.servers(given)
+    folder = prepare.reports(reports)
+    probes = probe(given)
+    loaded = ready.loaded
+
+    before = identify(loaded.file, loaded.system.name, loaded.system.version)
+    picked = [
+        one
+        for one in ready.catalogue.claims.values()
+        if (not claim or one.id in claim) and _can_be_tried(one, ready, tiers, probes)
+    ]
+    expected = {one.id: ready.lock.claims[one.id].tests for one in picked}
+    named = {one.id: ready.lock.claims[one.id].control or "" for one in picked}
+    plan = Plan(
+        run=new_run(),
+        system=loaded.name,
+        subject=loaded.system.name,
+        mode="verify",
+        items=items_for_verify(expected, named, ready.controls),
+        seed=seed,
+        dsn=dsn and redact(dsn),
+        redis_url=redis_url and redact(redis_url),
+    )
+    for kind in FORMATS:  # what an interrupted run leaves must not be an earlier run's evidence
+        (folder / f"evidence.{kind}").unlink(missing_ok=True)
+    logs = execute(plan, folder, kit, prepare.workers(workers, len(plan.items)), variables)
+    evidence = project(
+        plan=plan,
+        logs=logs,
+        catalogue=ready.catalogue,
+        lock=ready.lock,
+        promises=Promises({cap.value: reason for cap, reason in _left_out(ready).items()}, loaded.system.owners),
+        before=before,
+        after=identify(loaded.file, loaded.system.name, loaded.system.version),
+        kit=identify_kit().subject,
+        controls=ready.controls,
+        inspections=inspect_claims(ready.catalogue, ready.lock, loaded.system.owners, before.root, kit.suites),
+        tiers=reasons(probes),
+        selection=Selection(claims=tuple(claim) if claim else None, tiers=tiers),
+        plugins=kit.plugins,
+    )
+    try:
+        written = write_reports(evidence, folder)
+    except OSError as error:
+        fail(f"can't write the evidence to {folder}: {error.strerror}; nothing is decided", INCONCLUSIVE)
+    table.show(evidence, console(), written["html"])
+    raise typer.Exit(exit_code(evidence, strict=strict))
+
+
+def exit_code(evidence: Evidence, *, strict: bool) -> int:
+    """1: a claim Failed, provisionally too. 3: one Inconclusive, Stale or absent, or with `strict` Not run. Else 0."""
+    results = {row.result for row in evidence.claims}
+    results |= {row.provisional.result for row in evidence.claims if row.provisional}
+    codes = {row.code for row in evidence.claims} | {row.provisional.code for row in evidence.claims if row.provisional}
+    if "Failed" in results:
+        return FAILED
+    if results & {"Inconclusive", "Stale"} or "absent" in codes:
+        return INCONCLUSIVE
+    left = [row for row in evidence.claims if row.result == "Not run" and row.code != "not_promised"]
+    return INCONCLUSIVE if strict and left else 0
+
+
+def _tiers(names: list[str]) -> tuple[Tier, ...]:
+    try:
+        return chosen(names)
+    except ValueError as error:
+        fail(str(error))
+
+
+def _left_out(ready: prepare.Ready) -> dict[Cap, str]:
+    return dict(ready.loaded.system.not_promised)
+
+
+def _can_be_tried(claim: Claim, ready: prepare.Ready, tiers: Sequence[Tier], probes: dict[Tier, Probe]) -> bool:
+    """Built, promised, in a chosen tier, and in one that runs here."""
+    promised = set(claim.requires).isdisjoint(_left_out(ready))
+    return promised and not ready.lock.claims[claim.id].planned and claim.tier in tiers and probes[claim.tier].can_run
