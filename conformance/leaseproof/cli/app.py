@@ -2,6 +2,8 @@
 
 import typer
 
+from leaseproof.cli import matrix
+from leaseproof.cli.claims import claims
 from leaseproof.cli.controls import controls
 from leaseproof.cli.doctor import doctor
 from leaseproof.cli.verify import verify
@@ -16,3 +18,5 @@ app = typer.Typer(
 app.command()(verify)
 app.command()(controls)
 app.command()(doctor)
+app.command()(claims)
+app.add_typer(matrix.app, name="matrix")

@@ -115,10 +115,15 @@ def reason_of(row: ClaimRow | InEnvironment) -> str:
     return row.provisional.reason if row.provisional else row.reason
 
 
-def first_sentence(row: ClaimRow) -> str:
-    """What the claim is about, in its first sentence."""
-    sentence, dot, _ = row.must.partition(". ")
+def first_sentence(text: str) -> str:
+    """A text up to the end of its first sentence."""
+    sentence, dot, _ = text.partition(". ")
     return sentence + dot.strip()
+
+
+def plain(text: str) -> str:
+    """A text for a terminal: what a file says can't move the cursor or change colours."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def evidence_of(row: ClaimRow) -> str:
