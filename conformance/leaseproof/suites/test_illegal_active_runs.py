@@ -174,10 +174,11 @@ async def test_operations_on_an_illegal_run_answer_with_a_typed_error_or_end_it(
         *await try_each(world, "renewal", asked, renewal),
     ]:
         tried.expect_typed_error()
-    refreshed = await plant_every_kind(world, around, "running")
+    refreshed = await try_each(world, "refresh", running, refresh)
+    live = {kind: run for (kind, run), tried in zip(running.items(), refreshed, strict=True) if not tried.written}
     for tried in [
-        *await try_each(world, "refresh", refreshed, refresh),
-        *await try_each(world, "release", running, release),
+        *refreshed,
+        *await try_each(world, "release", live, release),
         *await try_each(world, "claim", pending, new_claim),
         *await try_each(world, "claim", expired, new_claim),
     ]:
