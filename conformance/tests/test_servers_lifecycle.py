@@ -24,7 +24,7 @@ from servers_of_tests import (
     still_there,
 )
 
-from leaseproof.servers import account, binaries, folders, postgres, valkey
+from leaseproof.servers import account, binaries, folders, postgres, segments, valkey
 from leaseproof.servers.account import Account
 from leaseproof.servers.errors import ServersError
 from leaseproof.servers.folders import RunFolder
@@ -80,6 +80,17 @@ def test_a_stopped_backend_does_not_keep_the_servers_alive() -> None:
         os.kill(stopped.info.backend_pid, signal.SIGSTOP)
         one.process.kill()
         assert left_behind(one, everything) == []
+
+
+def test_a_killed_postgres_leaves_no_shared_memory_of_the_system() -> None:
+    with controller() as one:
+        lines = (one.folder / folders.DATA / segments.LOCK_FILE).read_text().splitlines()
+        postmaster, (key, identifier) = known(int(lines[0])), map(int, lines[6].split())
+        assert segments.LIBC.shmget(key, 0, 0) == identifier
+        os.kill(postmaster.pid, signal.SIGKILL)
+        assert still_there([postmaster], within=1.0) == []
+        assert segments.LIBC.shmget(key, 0, 0) == identifier
+    assert segments.LIBC.shmget(key, 0, 0) == -1
 
 
 def test_a_controller_killed_during_initdb_leaves_nothing(short: Path) -> None:

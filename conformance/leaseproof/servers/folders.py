@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from leaseproof.servers import segments
 from leaseproof.servers.account import Account
 from leaseproof.servers.errors import ServersError
 from leaseproof.servers.processes import Process, end
@@ -22,6 +23,7 @@ from leaseproof.servers.processes import Process, end
 CHOICE = "LEASEPROOF_TMP"
 PREFIX = "leaseproof-"
 MARKER = "leaseproof.json"
+DATA = Path("postgres", "data")
 MEMORY = Path("/dev/shm")  # noqa: S108 -- the place of POSIX shared memory, a tmpfs
 MEMORY_NEEDS = 1 << 30
 DISK_NEEDS = 256 << 20
@@ -113,6 +115,8 @@ class RunFolder:
             self._write_marker()
 
     def remove(self) -> None:
+        """Remove the folder; its servers must have ended."""
+        segments.release(self.path / DATA)
         shutil.rmtree(self.path)
         os.close(self.marker)
 
@@ -164,6 +168,7 @@ def _sweep_one(folder: Path) -> bool:
             return False
         for server in servers:
             end(server, signal.SIGQUIT)
+        segments.release(folder / DATA)
         shutil.rmtree(folder, ignore_errors=True)
         return True
     finally:

@@ -35,7 +35,7 @@ async def left_over(cluster: Cluster, scratch: Scratch, within: float = 2.0, *, 
     A closed client's session takes some milliseconds to vanish: waits at most `within` seconds for an empty database.
     `but` are pids of the kit's own sessions there.
     """
-    parameters = {"name": scratch.name, "but": list(but)}
+    parameters: dict[str, object] = {"name": scratch.name, "but": list(but)}
     deadline = time.monotonic() + within
     while cluster.admin.execute(COUNT, parameters).fetchone() != (0,):
         if time.monotonic() >= deadline:

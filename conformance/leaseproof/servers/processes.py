@@ -34,8 +34,10 @@ class Process:
         return [child for pid in ours if (child := Process.of(pid)) is not None]
 
 
-def end(process: Process, first: signal.Signals, grace: float = 0.3) -> None:
+def end(process: Process, first: signal.Signals | None, grace: float = 0.3) -> None:
     """End the process: `first`, after `grace` seconds kill its children, and after as long again the process itself.
+
+    None as `first` only waits: the process is about to end by itself.
 
     A postmaster whose backend is stopped can't end before that backend is killed; killed itself, it would leave its
     System V segment behind. So the children go first.
@@ -47,7 +49,8 @@ def end(process: Process, first: signal.Signals, grace: float = 0.3) -> None:
     try:
         if not process.alive():  # asked after the handle was taken: the handle now means this process or a dead one
             return
-        signal.pidfd_send_signal(handle, first)
+        if first is not None:
+            signal.pidfd_send_signal(handle, first)
         if _ended(handle, grace):
             return
         for child in process.children():

@@ -90,16 +90,17 @@ class Supervisor:
     def start(self) -> Started:
         binaries = postgres.Binaries(Path(self.order.bin_dir), self.order.version)
         home = self.folder.part("postgres")
+        data = self.folder.path / folders.DATA
         cache = self._launch_valkey() if self.order.valkey else None
 
-        initdb = self._launch("initdb", binaries.initdb(home / "data"), home)
+        initdb = self._launch("initdb", binaries.initdb(data), home)
         while initdb.poll() is None:
             self.lifeline.hold(POLL_MS)
         if initdb.returncode != 0:
             self._fail("initdb", initdb, home)
-        server = self._launch("postgres", binaries.serve(home / "data", home), home)
+        server = self._launch("postgres", binaries.serve(data, home), home)
         self.postmaster = Process.of(server.pid)
-        self._until("postgres", server, home, lambda: _postgres_ready(home / "data"))
+        self._until("postgres", server, home, lambda: _postgres_ready(data))
         if cache:
             valkey_server, where = cache
             self._until("valkey", valkey_server, where, lambda: _valkey_ready(where / valkey.SOCKET))
@@ -109,7 +110,7 @@ class Supervisor:
         """End every server and remove the folder: nothing in it is worth a clean shutdown."""
         if self.postmaster is not None:
             end(self.postmaster, signal.SIGQUIT)
-        _kill_children()
+        _end_children()
         self.folder.remove()
 
     def _launch_valkey(self) -> tuple["subprocess.Popen[bytes]", Path]:
@@ -204,13 +205,19 @@ def _end_with_parent() -> None:
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
 
 
-def _kill_children() -> None:
-    """Kill and reap every process below this one, so that nobody writes to the folder while it is removed."""
+def _end_children() -> None:
+    """End and reap every process below this one, so that nobody writes to the folder while it is removed.
+
+    Our own are killed. What a killed initdb leaves behind ends by itself at the end of its input, and removes its
+    System V segment; it is killed only when it does not.
+    """
     me = Process.of(os.getpid())
+    first: signal.Signals | None = signal.SIGKILL
     while me is not None and (children := me.children()):
         for child in children:
-            end(child, signal.SIGKILL)
+            end(child, first)
             os.waitpid(child.pid, 0)
+        first = None
 
 
 def _postgres_ready(data: Path) -> bool:
