@@ -94,7 +94,7 @@ def log_of(
     lines: list[dict[str, Any]] = [{"kind": "opened", "run": plan.run, "plan_sha256": plan.sha256, **at}]
     for fact in facts:
         if fact["kind"] == "finished" and started:
-            lines.append({"kind": "started", "system": fact["system"], "check": fact["check"], **at})
+            lines.append({"kind": "started", "system": fact.get("system"), "check": fact.get("check"), **at})
         lines.append({**fact, **at})
     if closed:
         lines.append({"kind": "closed", "finished": sum(line["kind"] == "finished" for line in lines), **at})
@@ -121,9 +121,9 @@ def sample(
     facts: Iterable[Mapping[str, Any]] | None = None,
     *,
     run: str = "r0000001",
-    environment: str = "pg18",
-    before: Subject = CLEAN,
-    after: Subject | None = CLEAN,
+    environment: str | None = "pg18",
+    before: Subject | Identity = CLEAN,
+    after: Subject | Identity | None = CLEAN,
     logs: Sequence[Log] | None = None,
     controls: Iterable[Control] | None = None,
     **changes: Any,
@@ -138,8 +138,8 @@ def sample(
         "catalogue": CATALOGUE,
         "lock": lock,
         "promises": Promises({}, dict.fromkeys(_owners(), "sample.repository:Repository")),
-        "before": Identity(before),
-        "after": Identity(after) if after else None,
+        "before": _identity(before),
+        "after": _identity(after) if after else None,
         "kit": KIT,
         "controls": {control.id: control for control in chosen},
         "inspections": inspections(lock),
@@ -154,6 +154,10 @@ def sample(
 def row(evidence: Evidence, claim: str) -> Any:
     """The row of this claim."""
     return next(one for one in evidence.claims if one.id == claim)
+
+
+def _identity(subject: Subject | Identity) -> Identity:
+    return subject if isinstance(subject, Identity) else Identity(subject)
 
 
 def _owners() -> set[str]:

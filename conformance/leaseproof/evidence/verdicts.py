@@ -74,7 +74,7 @@ class Row:
 
     def check_id(self, fact: Fact) -> str:
         """The check's id as this claim's checks.lock entry has it."""
-        return f"{self.claim.id} {fact.check}"
+        return clip(f"{self.claim.id} {fact.check}", 300)
 
     @cached_property
     def controls_seen(self) -> tuple[ControlSeen, ...]:
