@@ -2,10 +2,10 @@
 
 import typer
 
-from leaseproof.cli import matrix
 from leaseproof.cli.claims import claims
 from leaseproof.cli.controls import controls
 from leaseproof.cli.doctor import doctor
+from leaseproof.cli.matrix import app as matrix
 from leaseproof.cli.verify import verify
 
 app = typer.Typer(
@@ -17,6 +17,6 @@ app = typer.Typer(
 )
 app.command()(verify)
 app.command()(controls)
-app.command()(doctor)
 app.command()(claims)
-app.add_typer(matrix.app, name="matrix")
+app.command()(doctor)
+app.add_typer(matrix, name="matrix")

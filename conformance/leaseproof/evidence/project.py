@@ -19,6 +19,7 @@ from leaseproof.claims.catalogue import Catalogue, Claim, Tier
 from leaseproof.claims.lock import Lock
 from leaseproof.controls.registry import Control
 from leaseproof.evidence.facts import Log as ReadLog
+from leaseproof.evidence.facts import bounded
 from leaseproof.evidence.model import (
     ClaimRow,
     Environment,
@@ -236,7 +237,7 @@ def _fact(raw: Mapping[str, Any], process: str) -> Fact | None:
         "claims": _texts(raw.get("claims")),
         "because": None if because is None else _word(because),
         "detail": _text(raw.get("detail", "")),
-        "notes": redact_json(raw.get("notes") or {}),
+        "notes": redact_json(bounded(raw.get("notes") or {})),
         "system": _word(raw.get("system")),
         "check": _word(raw.get("check")),
         "process": _word(process),
