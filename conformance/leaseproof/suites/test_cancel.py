@@ -36,7 +36,7 @@ CANCELLED = ("pending", "given back", "legacy running")
 @claim("CANCEL-1")
 async def test_cancel_facts_are_read_back_once_the_transaction_has_committed(world: World) -> None:
     """A rolled back cancel leaves nothing; an open one shows nothing to others; a committed one shows all of it."""
-    tree = await world.tree("running", ["pending", ("completed", ["running"])])
+    tree = await world.tree("running", [("pending", ["running"]), "completed"])
     before = await world.digest()
     canceller = world.actor("canceller")
     if world.system.style is Style.caller:

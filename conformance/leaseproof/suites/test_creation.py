@@ -135,9 +135,7 @@ async def test_subagent_in_another_child_conversation_is_refused(world: World) -
 async def test_subagent_in_another_scope_than_its_creators_is_refused(world: World) -> None:
     """The scope is inherited, at any depth: neither the child's own conversation nor another one will do."""
     top = await _family(world)
-    middle = await world.run(
-        "running", creator=top.creator, conversation_id=top.child, subagent_relation_id=top.relation
-    )
+    middle = await world.run("running", creator=top.creator)
     below = await _family(world, middle)
     for family in (top, below):
         scopes = {
