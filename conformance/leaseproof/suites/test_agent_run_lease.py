@@ -8,9 +8,11 @@ from typing import Final
 from leaseproof.capabilities import Cap
 from leaseproof.checks import claim, expect, expect_equal
 from leaseproof.system import CancelAnswer, Ended
+from leaseproof.world.actors import Participant
 from leaseproof.world.facts import TERMINAL, Run
 from leaseproof.world.plant import EPOCH
 from leaseproof.world.trees import Branch, Tree
+from leaseproof.world.waits import PATIENCE
 from leaseproof.world.world import World
 
 
@@ -40,7 +42,7 @@ async def test_each_of_several_cancels_waits_at_its_own_root(world: World) -> No
     tree = await world.tree("running", ["running", ("running", ["pending"])])
     other = await world.tree("running", ["pending"])
     holder, prober = await world.session("holder"), await world.session("prober")
-    first, second = world.actor("first"), world.actor("second")
+    first, second = _patient(world, "first"), _patient(world, "second")
     await holder.lock(tree.root.id)
 
     async with first.running(first.request_cancel_execution_tree(tree.root.id)) as ahead:
@@ -49,7 +51,7 @@ async def test_each_of_several_cancels_waits_at_its_own_root(world: World) -> No
             await behind.until_waiting()
             for run in tree.descendants:
                 await prober.expect_free(run.id, "descendant")
-            third = world.actor("third")
+            third = _patient(world, "third")
             async with third.running(third.request_cancel_execution_tree(other.root.id)) as elsewhere:
                 await elsewhere.until_ended_past(holder.pid)
                 await elsewhere.result()
@@ -61,10 +63,15 @@ async def test_each_of_several_cancels_waits_at_its_own_root(world: World) -> No
     expect_equal((await world.snapshot()).statuses(), wanted, "not_cancelled", "statuses after the cancels")
 
 
+def _patient(world: World, name: str) -> Participant:
+    """An actor whose operations outlast the time for which the suite holds them up."""
+    return world.actor(name, statement_timeout=PATIENCE)
+
+
 async def _root_comes_first(world: World, tree: Tree) -> None:
     """Hold the root, and see the cancel wait for it alone with every descendant free; then let it end."""
     holder, prober = await world.session("holder"), await world.session("prober")
-    canceller = world.actor("canceller")
+    canceller = _patient(world, "canceller")
     await holder.lock(tree.root.id)
     async with canceller.running(canceller.request_cancel_execution_tree(tree.root.id)) as cancel:
         waiting = await cancel.until_waiting()
@@ -122,7 +129,7 @@ async def _each_in_its_turn(world: World, tree: Tree) -> None:
     ended = [run for run in tree.descendants if run.status in TERMINAL]
     prober = await world.session("prober")
     holder, relief = await world.session("holder"), await world.session("relief")
-    canceller = world.actor("canceller")
+    canceller = _patient(world, "canceller")
     await holder.lock(order[0].id)
     async with canceller.running(canceller.request_cancel_execution_tree(tree.root.id)) as cancel:
         for place, following in enumerate([*order[1:], None]):
@@ -154,7 +161,7 @@ async def test_terminal_descendants_are_neither_awaited_nor_changed(world: World
     )
     ended = [run for run in tree.runs if run.status in TERMINAL]
     before = await world.raw_runs()
-    holder, canceller = await world.session("holder"), world.actor("canceller")
+    holder, canceller = await world.session("holder"), _patient(world, "canceller")
     for run in ended:
         await holder.lock(run.id)
     async with canceller.running(canceller.request_cancel_execution_tree(tree.root.id)) as cancel:
@@ -174,7 +181,7 @@ async def test_terminal_rows_stay_free_and_whole_while_the_cancel_is_open(world:
     tree = await world.tree("failed", [("interrupted", ["running"]), ("pending", ["completed", "cancelled"])])
     ended = [run for run in tree.runs if run.status in TERMINAL]
     before = await world.raw_runs()
-    prober, canceller = await world.session("prober"), world.actor("canceller")
+    prober, canceller = await world.session("prober"), _patient(world, "canceller")
     async with canceller.transaction() as transaction:
         await transaction.request_cancel_execution_tree(tree.root.id)
         for run in ended[1:]:
@@ -208,7 +215,7 @@ async def _finish_while_the_cancel_waits(world: World, tree: Tree, child: Run) -
 
     The lock queue is first in, first out: the completion commits while the cancel waits for the same row.
     """
-    holder, owner, canceller = await world.session("holder"), world.actor("owner"), world.actor("canceller")
+    holder, owner, canceller = await world.session("holder"), _patient(world, "owner"), _patient(world, "canceller")
     await holder.lock(child.id)
     finish = owner.set_terminal_status(child.id, owner_token=child.owner_token or "", result={"answer": 42})
     async with owner.running(finish) as finishing:
@@ -237,7 +244,7 @@ async def test_cancel_returns_each_run_with_a_holder_once(world: World) -> None:
     ]
     ended = [await world.run(status, creator=root) for status in sorted(TERMINAL)]
 
-    canceller = world.actor("canceller")
+    canceller = _patient(world, "canceller")
     for time in ("first", "again"):
         answer = await canceller.request_cancel_execution_tree(root.id)
         _signals(answer, held, [*nobody, *ended], time)
@@ -264,7 +271,7 @@ async def test_cancel_returns_nobody_outside_the_tree(world: World) -> None:
     resumed = await world.run("interrupted", creator=target)
     await world.run("running", creator=resumed, run_type="resume")
     await world.tree("running", ["running"])
-    answer = await world.actor("canceller").request_cancel_execution_tree(target.id)
+    answer = await _patient(world, "canceller").request_cancel_execution_tree(target.id)
     _signals(answer, [target, below], [resumed], "first")
     statuses = (await world.snapshot()).statuses()
     expect_equal(statuses[below.id], "cancel_requested", "not_requested", f"the status of {below.id}")
@@ -289,7 +296,7 @@ async def test_cancel_of_a_cycle_returns_each_run_once(world: World) -> None:
     second = await world.run("running", creator=first)
     rows = await world.row_writer("UPDATE", ["created_by_run_id"])
     await rows.updates([{**asdict(first), "created_by_run_id": second.id}], ["created_by_run_id"])
-    canceller = world.actor("canceller")
+    canceller = _patient(world, "canceller")
     async with canceller.running(canceller.request_cancel_execution_tree(first.id)) as cancel:
         answer = await cancel.result()
     _signals(answer, [first, second], [], "first")
@@ -304,7 +311,7 @@ async def test_cancel_returns_the_owner_of_a_run_of_illegal_shape(world: World) 
     held = [root]
     if Cap.run_shape in world.system.capabilities:
         held.append(await world.plant.illegal_run("running", creator=root, scope_conversation_id=None))
-    answer = await world.actor("canceller").request_cancel_execution_tree(root.id)
+    answer = await _patient(world, "canceller").request_cancel_execution_tree(root.id)
     _signals(answer, held, [], "first")
     statuses = (await world.snapshot()).statuses()
     wanted = ["cancel_requested", "cancelled"][: len(held)]

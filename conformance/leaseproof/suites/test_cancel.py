@@ -7,6 +7,7 @@ from leaseproof.checks import claim, expect, expect_equal
 from leaseproof.system import CancelAnswer, Ended, Style
 from leaseproof.world.facts import ACTIVE, TERMINAL, Run
 from leaseproof.world.observe import Snapshot
+from leaseproof.world.waits import PATIENCE
 from leaseproof.world.world import World
 
 
@@ -129,8 +130,10 @@ async def test_cancel_answers_for_a_run_that_changed_while_it_was_awaited(world:
     that the cancel met, not of those that it had seen before."""
     tree = await world.tree("running", ["running", "running"])
     given_back, completed = tree.descendants
-    holder, canceller = await world.session("holder"), world.actor("canceller")
-    first, second = world.actor("first"), world.actor("second")
+    holder = await world.session("holder")
+    canceller, first, second = [
+        world.actor(name, statement_timeout=PATIENCE) for name in ("canceller", "first", "second")
+    ]
     for run in (given_back, completed):
         await holder.lock(run.id)
     release = first.release_lease_for_retry(given_back.id, owner_token=given_back.owner_token or "")

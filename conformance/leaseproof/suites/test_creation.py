@@ -1,6 +1,8 @@
 """CREATE: the creation service refuses a subagent in a foreign place, and accepts each legal run."""
 
 from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
 
 from leaseproof.capabilities import Cap
 from leaseproof.checks import claim, expect, expect_equal, refute
@@ -25,11 +27,12 @@ class Family:
 async def _family(world: World, creator: Run | None = None) -> Family:
     """A running chat of the user's (or the given creator), with a relation to a conversation for its subagent."""
     parent = creator or await world.run("running", uid=USER)
-    child = await world.plant.conversation(USER)
-    relation = await world.plant.relation(parent.conversation_id or "", child, USER)
+    uid = parent.uid or USER
+    child = await world.plant.conversation(uid)
+    relation = await world.plant.relation(parent.conversation_id or "", child, uid)
     legal = NewRun(
         "subagent",
-        uid=USER,
+        uid=uid,
         conversation_id=child,
         scope_conversation_id=parent.scope_conversation_id,
         created_by_run_id=parent.id,
@@ -149,6 +152,24 @@ async def test_subagent_in_another_scope_than_its_creators_is_refused(world: Wor
     await _refused(world, creators_own, "scope_of_the_creators_conversation")
     await _only_legal_one_is_accepted(world, below)
     await _only_legal_one_is_accepted(world, top)
+
+
+@claim("CREATE-1")
+async def test_subagent_that_is_wrong_in_two_ways_is_refused(world: World) -> None:
+    """Two facts are broken at once, so that they may seem to fit each other."""
+    family, other = await _family(world), await _family(world, await world.run("running", uid=STRANGER))
+    parent = family.creator.conversation_id or ""
+    wrong: dict[str, Any] = {
+        "uid": STRANGER,
+        "created_by_run_id": other.creator.id,
+        "subagent_relation_id": await world.plant.relation(parent, other.child, STRANGER),
+        "conversation_id": other.child,
+        "scope_conversation_id": other.creator.scope_conversation_id,
+    }
+    for first, second in combinations(wrong, 2):
+        twice = replace(family.legal, **{first: wrong[first], second: wrong[second]})
+        await _refused(world, twice, "wrong_in_two_ways")
+    await _only_legal_one_is_accepted(world, family)
 
 
 @claim("CREATE-3")

@@ -21,6 +21,9 @@ T = TypeVar("T")
 HARNESS_DEADLINE = 10.0
 """Seconds that a fact may take to show before the harness gives up."""
 
+PATIENCE = 30.0
+"""Seconds: a statement time-out for operations that the suite itself holds up, so that a busy machine ends none."""
+
 POLL = 0.002
 """Seconds between two looks at the server; a look is the condition, this only spares the server."""
 
