@@ -24,7 +24,7 @@ print(servers.address.to_json(), flush=True)
 sys.stdin.read()
 servers.close()
 """
-DEADLINE = 30.0
+DEADLINE = 120.0
 
 
 @dataclass
