@@ -16,6 +16,10 @@ from agentrun_reference.shape import ACTIVE_SHAPE
 Id = Annotated[str, mapped_column(Text(collation="C"))]
 """Ids compare by bytes, so that the order of locks does not follow a server's locale (LOCK-9)."""
 
+PENDING_RUNS: Final = "status = 'pending'"
+HELD_RUNS: Final = "status IN ('running', 'cancel_requested')"
+ENDED_RUNS: Final = "status IN ('completed', 'failed', 'cancelled', 'interrupted')"
+
 LEASE_ORDER: Final = "coalesce(lease_expires_at, '-infinity'::timestamptz)"
 """When a lease ends; a run without one counts as expired for ever."""
 
@@ -56,19 +60,19 @@ class AgentRun(Base):
     __tablename__ = "agent_runs"
     __table_args__ = (
         CheckConstraint(ACTIVE_SHAPE, name="agent_runs_active_shape", postgresql_not_valid=True),
-        Index("agent_runs_fetch_next", "created_at", "id", postgresql_where=text("status = 'pending'")),
+        Index("agent_runs_fetch_next", "created_at", "id", postgresql_where=text(PENDING_RUNS)),
         Index("agent_runs_children", "created_by_run_id"),
         Index(
             "agent_runs_leases",
             text(LEASE_ORDER),
             "id",
-            postgresql_where=text("status IN ('running', 'cancel_requested')"),
+            postgresql_where=text(HELD_RUNS),
         ),
         Index(
             "agent_runs_retention",
             text(RETENTION_ORDER),
             "id",
-            postgresql_where=text("status IN ('completed', 'failed', 'cancelled', 'interrupted')"),
+            postgresql_where=text(ENDED_RUNS),
         ),
     )
 
