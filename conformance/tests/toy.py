@@ -5,13 +5,16 @@ Owns text that tests write below their temporary folder; needs no database.
 
 import os
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+from leaseproof.claims.lock import Expected, Lock, render_lock
 from leaseproof.controls.grid import observed
 from leaseproof.evidence.facts import read_logs
+from leaseproof.evidence.model import read_evidence
 from leaseproof.evidence.plan import Item, Plan
 from leaseproof.evidence.runner import Job
 from leaseproof.servers.address import new_run
@@ -29,7 +32,8 @@ class Toy(System):
     capabilities = PROMISED
     not_promised = {cap: "a toy" for cap in Cap if cap not in PROMISED}
     facts = Facts(runs="", age="", lock="", plant={}, tables=())
-    owners = {}
+    owners = {"run repository": "toy_system:Toy"}
+    broken = False
 
     async def install(self, database, release):
         pass
@@ -39,6 +43,36 @@ class Toy(System):
 
 
 system = Toy()
+"""
+
+CONTROLS = """
+from leaseproof.controls.registry import Control
+from toy_system import Toy
+
+
+class Broken(Toy):
+    broken = True
+
+
+controls = (
+    Control("broken", "defect", "toy", "It is broken.", Broken, "TOY-1", "CAUGHT_BY", "broken", frozenset({"TOY-2"})),
+    Control("same", "variant", "toy", "It is the same.", Toy),
+)
+"""
+
+CLAIM = """
+[[claim]]
+id = "TOY-1"
+revision = 1
+kind = "core"
+records = ["T1"]
+must = "The toy is whole, as a toy should be."
+failure_surface = "The toy is broken, and somebody cries."
+semantic_owner = "run repository"
+tier = "pg"
+requires = ["lease"]
+negative_case = "With a broken toy, the check says so."
+controls = ["broken"]
 """
 
 HEADER = """
@@ -97,3 +131,60 @@ def run_command(job: Job, command: Sequence[str], **variables: str) -> int:
     environment = {**job.environment(os.environ), **variables}
     with job.output_file.open("wb") as output:
         return subprocess.run(command, env=environment, stdout=output, stderr=output, check=False).returncode
+
+
+def write_project(folder: Path, suite: str, expected: Mapping[str, Sequence[str]], caught_by: str = "test_a") -> Path:
+    """A committed project: toy system, one defect of it, a suite, and claims that expect these checks.
+
+    The defect `broken` refutes TOY-1 by `caught_by`. The suite's checks should expect `not system_under_test.broken`.
+    """
+    suites = write_suite(folder, suite)
+    write_system(folder)
+    (folder / "toy_controls.py").write_text(CONTROLS.replace("CAUGHT_BY", caught_by))
+    distribution = folder / "toy-1.dist-info"
+    distribution.mkdir()
+    (distribution / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1\n")
+    (distribution / "entry_points.txt").write_text("[leaseproof.controls]\ntoy = toy_controls:controls\n")
+    claims = folder / "claims"
+    claims.mkdir()
+    (claims / "toy.toml").write_text("".join(CLAIM.replace("TOY-1", claim) for claim in expected))
+    rows = {
+        claim: Expected(1, tuple(f"{claim} {check}" for check in checks), planned=not checks, control="broken")
+        for claim, checks in expected.items()
+    }
+    (claims / "checks.lock").write_text(render_lock(Lock(rows)))
+    (folder / ".gitignore").write_text("__pycache__/\nreports/\n")
+    commit(folder)
+    return suites
+
+
+def commit(folder: Path) -> None:
+    """Commit everything in the folder, in a repository that is made where there is none."""
+    git = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    if not (folder / ".git").exists():
+        subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "add", "-A"], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "state"], check=True)
+
+
+def cli(folder: Path, plugins: Sequence[str] = PLUGINS) -> list[str]:
+    """The command line with the project's suites and claims in place of the kit's, as a command."""
+    program = (
+        "from pathlib import Path; from leaseproof.cli import main; from leaseproof.cli.prepare import Kit; "
+        f"main(Kit(Path({str(folder / 'suites')!r}), Path({str(folder / 'claims')!r}), {tuple(plugins)!r}))"
+    )
+    return [sys.executable, "-P", "-c", program]
+
+
+def leaseproof(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in the project."""
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **variables}
+    return subprocess.run(
+        [*cli(folder), *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def results(folder: Path) -> dict[str, str]:
+    """What the evidence says of each claim, with its reason."""
+    evidence = read_evidence(folder / "reports" / "evidence.json")
+    return {row.id: f"{row.result}: {row.reason}" for row in evidence.claims}

@@ -138,7 +138,9 @@ class Recorder:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A file that can't be collected is trouble."""
         if report.failed:
-            self._trouble(f"can't collect {report.nodeid}: {report.longreprtext[-2000:]}")
+            lines = report.longreprtext.splitlines()
+            said = [line.removeprefix("E").strip() for line in lines if line.startswith("E ")]
+            self._trouble(f"can't collect {report.nodeid}: {' '.join(said or lines[-3:])}")
 
     # running
 
