@@ -333,3 +333,26 @@ def test_the_verdict_of_a_merged_revision_is_that_of_the_newest() -> None:
     lock = replace(lock_of(), claims={**lock_of().claims, CLAIM: replace(lock_of().claims[CLAIM], revision=2)})
     evidence = sample(catalogue=replace(CATALOGUE, claims=raised), lock=lock)
     assert verdict(evidence) == ("Passed", "passed")
+
+
+def test_a_log_that_counts_more_results_than_the_file_holds_decides_nothing() -> None:
+    twice = sample([*good_facts(), finished(FIRST, CLAIM)])
+    assert verdict(environment_with(twice, facts=twice.environments[0].facts[:-1])) == (
+        "Inconclusive",
+        "log_unfinished",
+    )
+
+
+def test_a_control_caught_in_an_unfinished_log_is_not_caught() -> None:
+    subject = [one for one in good_facts() if one["system"] == "subject"]
+    controls = [one for one in good_facts() if one["system"] != "subject"]
+    plan = plan_of()
+    logs = [log_of(plan, []), log_of(plan, subject, "gw0"), log_of(plan, controls, "gw1", closed=False)]
+    assert verdict(sample(logs=logs)) == ("Inconclusive", "control_not_caught")
+
+
+def test_a_control_caught_by_a_check_that_the_claim_does_not_expect_is_not_caught() -> None:
+    elsewhere = control_of(CLAIM, caught_by="test_elsewhere")
+    caught = finished("test_elsewhere", CLAIM, system=elsewhere.id, outcome="refuted", because="55P03")
+    evidence = sample([*good_facts(), caught], controls=[elsewhere])
+    assert verdict(evidence) == ("Inconclusive", "control_not_caught")
