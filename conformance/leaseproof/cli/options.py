@@ -11,6 +11,7 @@ System = Annotated[
 ]
 Workers = Annotated[str, typer.Option("-n", "--workers", metavar="auto|N", help="Processes that run checks.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of generated cases; 0 draws the same ones each time.")]
+Shuffle = Annotated[int, typer.Option("--shuffle", min=0, help="Draw the order of checks by this; 0 keeps the plan's.")]
 Reports = Annotated[Path, typer.Option("--reports", metavar="DIR", help="Folder for evidence, report and logs.")]
 Dsn = Annotated[
     str | None,

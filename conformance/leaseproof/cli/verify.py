@@ -13,7 +13,7 @@ from leaseproof.cli.execute import execute
 from leaseproof.cli.terminal import console, fail
 from leaseproof.evidence.inspect import inspect_claims
 from leaseproof.evidence.model import Evidence, Selection
-from leaseproof.evidence.plan import Plan, items_for_verify
+from leaseproof.evidence.plan import Plan, items_for_verify, shuffled
 from leaseproof.evidence.project import Promises, project
 from leaseproof.evidence.redact import redact
 from leaseproof.evidence.subject import identify, identify_kit
@@ -37,6 +37,7 @@ def verify(
     workers: options.Workers = "auto",
     strict: Strict = False,
     seed: options.Seed = 0,
+    shuffle: options.Shuffle = 0,
     reports: options.Reports = Path("reports"),
     dsn: options.Dsn = None,
     redis_url: options.RedisUrl = None,
@@ -67,8 +68,9 @@ def verify(
         system=loaded.name,
         subject=loaded.system.name,
         mode="verify",
-        items=items_for_verify(expected, named, ready.controls),
+        items=shuffled(items_for_verify(expected, named, ready.controls), shuffle),
         seed=seed,
+        shuffle=shuffle,
         dsn=dsn and redact(dsn),
         redis_url=redis_url and redact(redis_url),
     )

@@ -65,12 +65,15 @@ def _faults(item: pytest.Item) -> list[str]:
 
 
 def in_plan(items: Sequence[pytest.Item], plan: Plan) -> list[pytest.Item]:
-    """The items that the plan lists, in its order; slow ones first, so that no worker ends with one alone."""
+    """The items that the plan lists, in its order; unless that was drawn, slow ones first, so that none ends alone."""
     wanted = {(item.system, item.check): place for place, item in enumerate(plan.items)}
     chosen = [item for item in items if (system_id(item), check_name(item)) in wanted]
     return sorted(
         chosen,
-        key=lambda item: (not getattr(_function(item), SLOW, False), wanted[system_id(item), check_name(item)]),
+        key=lambda item: (
+            not plan.shuffle and not getattr(_function(item), SLOW, False),
+            wanted[system_id(item), check_name(item)],
+        ),
     )
 
 

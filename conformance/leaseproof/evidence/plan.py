@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from random import Random
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -30,8 +31,9 @@ class Item(BaseModel):
 class Plan(BaseModel):
     """What a run has to do, in the order in which it is best done.
 
-    `system` is "package.module:attribute" of the subject, `subject` its name. `dsn` and `redis_url` say, without
-    secrets, which given servers were used. `deadline` is the time of one check, in seconds.
+    `system` is "package.module:attribute" of the subject, `subject` its name. `shuffle` is what drew
+    the order of the items, 0 for the order in which they are done soonest. `dsn` and `redis_url` say, without secrets,
+    which given servers were used. `deadline` is the time of one check, in seconds.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -42,6 +44,7 @@ class Plan(BaseModel):
     mode: Mode
     items: tuple[Item, ...]
     seed: int = 0
+    shuffle: int = 0
     dsn: str | None = None
     redis_url: str | None = None
     deadline: float = 60.0
@@ -105,6 +108,11 @@ def items_for_controls(
             checks.add(control.caught_by)
         items += [Item(system=control.id, check=check) for check in sorted(checks)]
     return _in_order(items, controls)
+
+
+def shuffled(items: tuple[Item, ...], by: int) -> tuple[Item, ...]:
+    """The items in an order drawn by this number; as they are for 0."""
+    return tuple(Random(by).sample(items, len(items))) if by else items  # noqa: S311 - an order, no secret
 
 
 def _in_order(items: Iterable[Item], controls: Mapping[str, Control]) -> tuple[Item, ...]:

@@ -232,8 +232,8 @@ def _controls(row: Row) -> Verdict | None:
 
 _RULES: Final[tuple[Callable[[Row], Verdict | None], ...]] = (
     _stale,
-    _not_promised,
     _planned,
+    _not_promised,
     _left_out,
     _refuted,
     _trouble,
