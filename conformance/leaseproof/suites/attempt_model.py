@@ -28,6 +28,8 @@ def explained(run: Run, attempts: Sequence[Attempt], policy: Policy) -> bool:
     ended_for_its_shape = run.status == "failed" and run.error_type == SHAPE_RULES
     if not attempts:
         return run.status in {"pending", "cancelled"} or ended_for_its_shape
+    if any(attempt.outcome not in {"retry_released", "lease_expired"} for attempt in attempts[:-1]):
+        return False
     last = attempts[-1].outcome
     if last is None:
         return run.status in HELD

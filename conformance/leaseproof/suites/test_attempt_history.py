@@ -58,6 +58,12 @@ class Columns:
                 yield self._update({name: value})
         yield self._update(dict.fromkeys(self.nullable, NULL))
 
+    def insert(self, values: Mapping[str, Any]) -> sql.Composed:
+        """A row of these values, by column."""
+        names, literals = map(sql.Identifier, values), map(sql.Literal, values.values())
+        text = sql.SQL("INSERT INTO {} ({}) VALUES ({})")
+        return text.format(self.table, sql.SQL(", ").join(names), sql.SQL(", ").join(literals))
+
     def _update(self, values: Mapping[str, sql.Composable]) -> sql.Composed:
         sets = [sql.SQL("{} = {}").format(sql.Identifier(name), value) for name, value in values.items()]
         return sql.SQL("UPDATE {} SET {}").format(self.table, sql.SQL(", ").join(sets))
@@ -180,20 +186,24 @@ async def test_application_role_can_not_change_whose_an_open_attempt_is(world: W
 @claim("ATTEMPT-8")
 async def test_attempts_are_inserted_open(world: World) -> None:
     """The application's role can't insert an attempt that has ended; its claims insert open ones."""
-    app, run = await world.session("intruder", role="app"), await world.run("pending")
+    app, catalogue = await world.session("intruder", role="app"), await world.session("catalogue")
+    columns, ended = await Columns.read(world, catalogue), await world.run("completed")
+    copied, planted = await world.run("pending"), await world.run("pending")
+    rows = await catalogue.fetch(sql.SQL("SELECT * FROM {}").format(columns.table))
+    await catalogue.release()
+    values = {name: copied.id if rows[0][name] == ended.id else rows[0][name] for name in columns.types}
     now = await world.plant.now()
-    invented = Attempt(run.id, 1, "nobody", now, now, now, now, "completed", None, None)
+    invented = Attempt(planted.id, 1, "nobody", now, now, now, now, "completed", None, None)
 
-    for text in world.system.facts.plant["attempt"]:
-        refusal = await app.sqlstate_of(text, vars(invented), keep=True)
-        written = (await world.snapshot()).attempts_of(run.id)
-        if written:
-            expect(written[0].finished_at is None, "inserted_closed", f"an ended attempt was inserted: {refusal}")
-            break
+    refusals = [await app.sqlstate_of(columns.insert(values), keep=True)]
+    refusals.append(await app.sqlstate_of(world.system.facts.plant["attempt"][0], vars(invented), keep=True))
 
-    other = await world.run("pending")
-    await world.actor("worker").mark_running(other.id, owner_token="owner")
-    seen = (await world.snapshot()).open_attempt(other.id)
+    written = [attempt for key, attempt in (await world.snapshot()).attempts.items() if key[0] != ended.id]
+    false = [attempt for attempt in written if attempt.finished_at is not None]
+    expect(not false, "inserted_closed", f"ended attempts were inserted, refusals {refusals}: {false}")
+    free = await world.run("pending")
+    await world.actor("worker").mark_running(free.id, owner_token="owner")
+    seen = (await world.snapshot()).open_attempt(free.id)
     expect(seen is not None and seen.owner_token == "owner", "unrecorded", f"the open attempt of a claim: {seen}")
 
 

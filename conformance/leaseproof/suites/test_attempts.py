@@ -109,7 +109,7 @@ async def test_takeover_closes_the_open_attempt_as_lease_expired(world: World) -
     for number in (2, 3, 4):
         before = (await world.snapshot()).attempts[run.id, number - 1]
 
-        await worker.mark_running(run.id, owner_token=f"owner-{number}")
+        await worker.mark_running(run.id, owner_token=f"owner-{number}", worker_id=f"worker-{number}")
 
         seen = await world.snapshot()
         closed = seen.attempts[run.id, number - 1]
