@@ -161,7 +161,8 @@ def servers_of(environment: Environment) -> str:
     if environment.postgresql:
         parts.insert(0, f"PostgreSQL {environment.postgresql.version}")
     if environment.redis:
-        parts.insert(1, f"Valkey or Redis {environment.redis.version}")
+        named = environment.redis.version[:1].isalpha()
+        parts.insert(1, environment.redis.version.capitalize() if named else f"Redis {environment.redis.version}")
     if environment.kubernetes:
         parts.insert(0, f"Kubernetes {environment.kubernetes.version}")
     cores = environment.cores
