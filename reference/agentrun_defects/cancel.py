@@ -60,7 +60,13 @@ class ClosesTheAttemptOfAnOwnerItAsks(AgentRunRepository):
             await self._connection.execute(self._attempts.closing([run.id], CANCELLED, now=run.now))
 
 
-@defect("cancels_what_resumes_a_run", refutes="CANCEL-1", caught_by=WITHIN, because="outsider_changed", also=["LOCK-5"])
+@defect(
+    "cancels_what_resumes_a_run",
+    refutes="CANCEL-1",
+    caught_by=WITHIN,
+    because="outsider_changed",
+    also=["LOCK-5", "SHAPE-6"],
+)
 class CancelsWhatResumesARun(AgentRunRepository):
     """Follows every creator, and so walks from a run into the one that continues it, which is a tree of its own."""
 

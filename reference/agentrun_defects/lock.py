@@ -187,7 +187,7 @@ class DecidesByWhatItReadBeforeTheLock(AgentRunRepository):
         return [replace(run, status=before[run.id]) for run in held]
 
 
-@defect("signals_every_active_run", refutes="LOCK-5", caught_by=HOLDERS, because="needless_signal")
+@defect("signals_every_active_run", refutes="LOCK-5", caught_by=HOLDERS, because="needless_signal", also=["SHAPE-6"])
 class SignalsEveryActiveRun(AgentRunRepository):
     """Signals runs that nobody holds, too."""
 
@@ -196,7 +196,9 @@ class SignalsEveryActiveRun(AgentRunRepository):
         return replace(result, to_signal=tuple(run for run, (before, _) in result.runs.items() if before in ACTIVE))
 
 
-@defect("signals_live_leases_alone", refutes="LOCK-5", caught_by=HOLDERS, because="owner_not_signalled")
+@defect(
+    "signals_live_leases_alone", refutes="LOCK-5", caught_by=HOLDERS, because="owner_not_signalled", also=["SHAPE-6"]
+)
 class SignalsLiveLeasesAlone(AgentRunRepository):
     """Takes an owner whose lease has expired for dead; it may be only late."""
 
@@ -209,7 +211,9 @@ class SignalsLiveLeasesAlone(AgentRunRepository):
         return replace(result, to_signal=tuple(run for run in result.to_signal if run not in self._expired))
 
 
-@defect("signals_only_what_it_changed", refutes="LOCK-5", caught_by=HOLDERS, because="owner_not_signalled")
+@defect(
+    "signals_only_what_it_changed", refutes="LOCK-5", caught_by=HOLDERS, because="owner_not_signalled", also=["SHAPE-6"]
+)
 class SignalsOnlyWhatItChanged(AgentRunRepository):
     """Does not tell an owner again whose first signal may have been lost."""
 
@@ -218,7 +222,7 @@ class SignalsOnlyWhatItChanged(AgentRunRepository):
         return replace(result, to_signal=tuple(run for run in result.to_signal if result.runs[run][0] == RUNNING))
 
 
-@defect("signals_the_root_twice", refutes="LOCK-5", caught_by=HOLDERS, because="signalled_twice")
+@defect("signals_the_root_twice", refutes="LOCK-5", caught_by=HOLDERS, because="signalled_twice", also=["SHAPE-6"])
 class SignalsTheRootTwice(AgentRunRepository):
     """Signals the root for itself, and again among the runs of its tree."""
 
@@ -228,7 +232,13 @@ class SignalsTheRootTwice(AgentRunRepository):
         return replace(result, to_signal=roots + result.to_signal)
 
 
-@defect("forgets_the_owner_of_an_illegal_run", refutes="LOCK-5", caught_by=ILLEGAL_OWNER, because="owner_not_signalled")
+@defect(
+    "forgets_the_owner_of_an_illegal_run",
+    refutes="LOCK-5",
+    caught_by=ILLEGAL_OWNER,
+    because="owner_not_signalled",
+    also=["SHAPE-6"],
+)
 class ForgetsTheOwnerOfAnIllegalRun(AgentRunRepository):
     """Ends a run of illegal shape at once, and lets its owner work on."""
 
