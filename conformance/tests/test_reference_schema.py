@@ -1,7 +1,5 @@
 """Migrations: what they make is what the mapper believes, and they can be repeated, resumed and waited for."""
 
-import asyncio
-import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -124,32 +122,20 @@ async def test_an_upgrade_waits_for_a_table_only_so_long_and_can_be_repeated(
     assert manager_of(scratch).release() == "1.0"
 
 
-UPGRADER = """
-import sys
-from agentrun_reference.manager import SchemaManager
-owner, application, maintenance = sys.argv[1:]
-SchemaManager(owner, application_role=application, maintenance_role=maintenance).upgrade()
-"""
-
-
-async def test_two_upgraders_take_turns(new_database: NewDatabase, python: Callable[..., Any]) -> None:
+async def test_upgraders_take_turns(
+    new_database: NewDatabase, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scratch = await new_database()
     manager_of(scratch).install("0.9")
-    arguments = (scratch.owner_dsn, scratch.app_role, scratch.maintenance_role)
+    monkeypatch.setattr(manager, "LOCK_TIMEOUT", "50ms")
+    another = connect(scratch.owner_dsn)
+    another.execute("SELECT pg_advisory_lock(%s)", [manager.ADVISORY_KEY])
 
-    assert await asyncio.gather(*(python(UPGRADER, *arguments) for _ in range(3))) == [(0, "")] * 3
+    with pytest.raises(OperationalError) as refused:
+        manager_of(scratch).upgrade()
+    assert isinstance(refused.value.orig, errors.LockNotAvailable)
+    assert manager_of(scratch).revision() == "0001"
+
+    another.close()
+    manager_of(scratch).upgrade()
     assert manager_of(scratch).release() == "1.0"
-
-
-@pytest.fixture
-def python() -> Callable[..., Awaitable[tuple[int, str]]]:
-    """Runs a text in an interpreter of its own; its exit code and what it says about a failure."""
-
-    async def run(text: str, *arguments: str) -> tuple[int, str]:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", text, *arguments, stderr=asyncio.subprocess.PIPE
-        )
-        _, said = await process.communicate()
-        return int(process.returncode or 0), said.decode()
-
-    return run

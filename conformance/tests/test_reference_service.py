@@ -163,6 +163,14 @@ async def test_each_violation_alone_is_refused_for_its_own_reason(reference_worl
     assert await reference_world.digest() == before
 
 
+async def test_a_chat_needs_a_conversation_of_its_user(reference_world: World) -> None:
+    theirs = await reference_world.plant.conversation("user-2")
+    actor = reference_world.actor("service")
+    assert await actor.create_run(NewRun("chat", "user-1", theirs)) == Refused("uid")
+    assert await actor.create_run(NewRun("chat", "user-1", "none")) == Refused("conversation")
+    assert await actor.create_run(NewRun("chat", "user-1")) == Refused("conversation")
+
+
 async def test_a_relation_of_others_is_refused(reference_world: World) -> None:
     new = await legal(reference_world)
     plant = reference_world.plant

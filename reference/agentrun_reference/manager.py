@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import Final, LiteralString
+from typing import Final, Literal, LiteralString
 
 import psycopg
 from alembic import command
@@ -71,7 +71,7 @@ class SchemaManager:
             raise SchemaError(f"the database is at revision {found} already; upgrade it instead")
         self._migrate(RELEASES[release])
 
-    def upgrade(self, from_release: str | None = None, *, through: str = "post") -> None:
+    def upgrade(self, from_release: str | None = None, *, through: Literal["pre", "post"] = "post") -> None:
         """Bring the schema to the current release, or (`through="pre"`) to where the current code can be rolled out.
 
         Can be repeated, also after a crash. Where `from_release` is given the schema has to be at least that.

@@ -386,8 +386,9 @@ def _locking(
     limit: int | None,
     skip_locked: bool,
 ) -> Select[*tuple[Any, ...]]:
-    """The clock stands outside the part that waits, or it could be as old as the wait. Built once: that is half of
-    what a claim costs.
+    """The clock stands outside the part that waits, or it could be as old as the wait.
+
+    Kept once built: to build it costs SQLAlchemy more than to run it.
     """
     locked = (
         select(*HELD_COLUMNS)
