@@ -5,10 +5,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from agentrun_reference.conformance import system
-from agentrun_reference.manager import SchemaManager
 from psycopg.rows import dict_row
 
+from agentrun_reference.conformance import system
+from agentrun_reference.manager import SchemaManager
 from leaseproof.servers.cluster import Cluster, Scratch
 from leaseproof.system import Database
 from leaseproof.world.world import World

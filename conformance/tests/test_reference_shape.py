@@ -4,10 +4,10 @@ from dataclasses import asdict, dataclass
 from itertools import product
 
 import pytest
-from agentrun_reference.shape import ACTIVE, ACTIVE_SHAPE, TERMINAL, may_be_active
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
+from agentrun_reference.shape import ACTIVE, ACTIVE_SHAPE, TERMINAL, may_be_active
 from leaseproof.servers.cluster import Cluster
 from leaseproof.world.facts import STATUSES
 
