@@ -80,7 +80,7 @@ def test_a_crashed_worker_decides_nothing(standing_in: Path) -> None:
 
 def test_a_check_that_blocks_its_process_ends_with_it(standing_in: Path) -> None:
     block = 'import time\n@claim("A-3")\nasync def test_c(system_under_test): time.sleep(600)\n'
-    job = job_for(standing_in, TWO + block, ["test_c", "test_a"], workers=1, deadline=0.2)
+    job = job_for(standing_in, TWO + block, ["test_c", "test_a"], workers=1, deadline=1.0)
     run(job)
     assert toy.outcomes(job) == {"test_c": "inconclusive", "test_a": "inconclusive"}
     assert [fact["check"] for log in read_logs(job.folder) for fact in log.of("finished")] == ["test_a"]

@@ -4,6 +4,7 @@ Owns the command, its environment and its end; must not read results. The caller
 conftest files and Python options stay out; the group dies with this process, and servers die with the group.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from typing import IO, Any, Self
 
 from leaseproof.evidence.follow import Follower
 from leaseproof.evidence.plan import Plan
+from leaseproof.evidence.redact import redact
 from leaseproof.servers import folders
 
 SUITES = Path(__file__).parents[1] / "suites"
@@ -71,7 +73,7 @@ class Job:
         seed = self.plan.seed
         return [
             *(sys.executable, "-P", "-m", "pytest", "-c", str(INI), "--rootdir", str(self.suites)),
-            *("--noconftest", "--import-mode=importlib", "--capture=fd", "-q", "--color=no", "--tb=short"),
+            *("--noconftest", "--import-mode=importlib", "--capture=fd", "-q", "-rN", "--color=no", "--tb=short"),
             *(part for plugin in self.plugins for part in ("-p", plugin)),
             *("-p", "no:cacheprovider", "-p", "no:faulthandler"),
             *(("-n", str(self.workers), "--dist", "load") if self.workers else ()),
@@ -147,8 +149,10 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if self._process.poll() is None:
-                os.killpg(self._process.pid, signal.SIGKILL)
+            code = self._process.poll()
+            if code is None or code < 0:  # a leader that was killed may leave workers behind
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._output.join(CLEANED_WITHIN)
             _until_removed(self._job.plan.run)
@@ -171,18 +175,12 @@ def _until_removed(run: str) -> None:
 
 
 def _save(stream: IO[bytes], path: Path) -> None:
-    """Copy pytest's output to its file; a full disk must not block pytest, so what does not fit is dropped."""
+    """Copy pytest's output to its file without secrets; what a full disk does not take is dropped."""
     try:
-        file: IO[bytes] | None = path.open("wb", buffering=0)
+        file = path.open("wb", buffering=0)
     except OSError:
-        file = None
-    with stream:
-        while block := stream.read1(65536):  # type: ignore[attr-defined]
-            if file is not None:
-                try:
-                    file.write(block)
-                except OSError:
-                    file.close()
-                    file = None
-    if file is not None:
-        file.close()
+        file = Path(os.devnull).open("wb", buffering=0)
+    with stream, file:
+        for line in stream:
+            with contextlib.suppress(OSError):
+                file.write(redact(line.decode(errors="replace")).encode())
