@@ -177,10 +177,10 @@ def _until_removed(run: str) -> None:
 def _save(stream: IO[bytes], path: Path) -> None:
     """Copy pytest's output to its file without secrets; what a full disk does not take is dropped."""
     try:
-        file = path.open("wb", buffering=0)
+        path.touch()
     except OSError:
-        file = Path(os.devnull).open("wb", buffering=0)
-    with stream, file:
+        path = Path(os.devnull)
+    with stream, path.open("wb", buffering=0) as file:
         for line in stream:
             with contextlib.suppress(OSError):
                 file.write(redact(line.decode(errors="replace")).encode())
