@@ -135,13 +135,16 @@ def test_an_unfinished_worker_takes_its_claims_alone() -> None:
 
 
 def test_a_log_of_another_plan_decides_nothing() -> None:
-    assert verdict(sample(logs=[log_of(plan_of(run="r9999999"), good_facts())])) == ("Inconclusive", "log_unfinished")
+    foreign = sample(logs=[log_of(plan_of(run="r9999999"), good_facts())])
+    assert verdict(foreign) == ("Inconclusive", "log_unfinished")
+    assert foreign.environments[0].logs[0].state == "unfinished"
     assert verdict(sample(logs=[])) == ("Inconclusive", "log_unfinished")
 
 
 def test_a_line_that_is_no_result_makes_its_log_unfinished() -> None:
     evidence = sample(facts_but(outcome_of(SECOND, seconds="long")))
     assert verdict(evidence, "LOCK-2") == ("Inconclusive", "log_unfinished")
+    assert evidence.environments[0].logs[0].state == "unfinished"
 
 
 @pytest.mark.parametrize(
