@@ -26,7 +26,7 @@ from leaseproof.world.world import World
 
 HISTORIES: Final = 4
 STEPS: Final = 16
-SHORTENED: Final = 60
+SHORTENED: Final = 20
 """Histories that may be spent on shortening a broken one."""
 
 LAWFUL: Final = ("pending", "running", "cancel_requested", "pending, attempt left open", "running, no lease")

@@ -178,11 +178,10 @@ async def test_token_is_good_for_one_attempt_of_a_run(world: World) -> None:
         (taken, token_of(taken), "the token that was taken over, the next lease expired too"),
     )
     for run, token, what in reused:
-        await expect_refused(
-            world, worker.mark_running(run.id, owner_token=token), "token_reused", f"a claim by {what}"
-        )
+        claiming = worker.mark_running(run.id, owner_token=token, worker_id=f"{token}-again")
+        await expect_refused(world, claiming, "token_reused", f"a claim by {what}")
     for run, _, what in reused:
-        answer = await worker.mark_running(run.id, owner_token=f"{run.id}-fresh")
+        answer = await worker.mark_running(run.id, owner_token=f"{run.id}-fresh", worker_id=f"{run.id}-worker")
         expect(isinstance(answer, Claimed), "not_claimed", f"a fresh token, instead of {what}: {answer!r}")
         expect_owned(await world.snapshot(), run, f"{run.id}-fresh", 3 if run is taken else 2)
 
