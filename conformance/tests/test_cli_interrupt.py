@@ -97,6 +97,8 @@ def test_a_second_interrupt_ends_the_command_at_once(started: Started) -> None:
         started.command.send_signal(signal.SIGINT)
         pytest_process = next(one for one in started.processes if "pytest" in one.cmdline())
         until(lambda: not pytest_process.is_running() or pytest_process.status() == "zombie")
+        with pytest.raises(subprocess.TimeoutExpired):
+            started.command.wait(0.5)  # it waits for the clean-up
         started.command.send_signal(signal.SIGINT)
         _, said = started.command.communicate(timeout=LONGEST)
     finally:
