@@ -7,10 +7,11 @@ from typing import Any, Self
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from leaseproof.cli.terminal import errors
+from leaseproof.evidence.plan import SUBJECT
 
 
 class Live:
-    """Follows the facts of a run on a terminal: how many checks are done, which run, what was refuted."""
+    """Follows the facts of a run on a terminal: how many checks are done, which one runs, how the subject fared."""
 
     def __init__(self, total: int) -> None:
         screen = errors()
@@ -45,7 +46,7 @@ class Live:
                 self._running[fact["process"]] = f"{fact['check']} on {fact['system']}"
             elif fact["kind"] == "finished":
                 self._running.pop(fact["process"], None)
-                self._outcomes[fact["outcome"]] += 1
+                self._outcomes[fact["outcome"] if fact["system"] == SUBJECT else "on controls"] += 1
         if facts:
             counts = " · ".join(f"{count} {outcome}" for outcome, count in sorted(self._outcomes.items()))
             running = next(iter(self._running.values()), "")

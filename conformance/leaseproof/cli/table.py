@@ -1,7 +1,7 @@
 """The closing table of `verify`. Owns how an evidence file looks in a terminal; must not compute results."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console
@@ -12,22 +12,20 @@ from leaseproof.evidence.model import ClaimRow, Evidence, InEnvironment, Verdict
 
 STYLES = {"Passed": "green", "Failed": "bold red", "Inconclusive": "yellow", "Stale": "yellow", "Not run": "dim"}
 ORDER = ("Passed", "Failed", "Inconclusive", "Stale", "Not run")
-MANY = 3
-"""Rows that were not run for one reason stand in one line from this many on."""
 
 
 def show(evidence: Evidence, console: Console, report: Path) -> None:
-    """Print the matrix: what applies, a row a claim, the records' own rows, and the counts."""
+    """Print what applies, a row for each claim that was tried, why the others were not, the records and the counts."""
     console.print(Text(heading(evidence)))
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("claim", no_wrap=True)
-    table.add_column("result", no_wrap=True)
-    table.add_column("evidence", overflow="fold")
-    table.add_column("negative case", overflow="fold")
-    table.add_column("took", justify="right", no_wrap=True)
-    for cells in rows(evidence):
-        table.add_row(*cells)
-    console.print(table)
+    tried = [(row, shown) for row in evidence.claims if (shown := _shown(row)).result != "Not run"]
+    if tried:
+        console.print(_matrix(tried))
+    idle: dict[str, list[ClaimRow]] = defaultdict(list)
+    for row in evidence.claims:
+        if (shown := _shown(row)).result == "Not run":
+            idle[shown.reason].append(row)
+    for reason, claims in idle.items():
+        console.print(Text.assemble(("Not run", STYLES["Not run"]), f"  {reason}: {_ids(claims)}"))
     console.print(_records(evidence))
     console.print(_closing(evidence, report))
 
@@ -43,42 +41,27 @@ def heading(evidence: Evidence) -> str:
     return "leaseproof verify · " + " · ".join(parts)
 
 
-def rows(evidence: Evidence) -> Iterator[tuple[Text, ...]]:
-    """A row a claim that was tried, then those that were not, by reason."""
-    idle: dict[str, list[ClaimRow]] = defaultdict(list)
-    for row in evidence.claims:
-        shown = _shown(row)
-        if shown.result == "Not run":
-            idle[shown.reason].append(row)
-        else:
-            yield _tried(row, shown)
-    for reason, claims in idle.items():
-        if len(claims) < MANY:
-            for row in claims:
-                yield Text(row.id), _result("Not run", row), Text(reason), Text(), Text()
-        else:
-            yield (
-                Text(f"{len(claims)} claims"),
-                _result("Not run", claims[0]),
-                Text(f"{reason}: {_ids(claims)}"),
-                Text(),
-                Text(),
-            )
+def _matrix(tried: Iterable[tuple[ClaimRow, Verdict]]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("claim", no_wrap=True)
+    table.add_column("result", no_wrap=True)
+    table.add_column("evidence", overflow="fold")
+    table.add_column("negative case", overflow="fold")
+    table.add_column("took", justify="right", no_wrap=True)
+    for row, shown in tried:
+        found = row.by_environment[0]
+        evidence = _checks(found) if shown.result == "Passed" else shown.reason
+        took = sum(check.seconds for check in found.checks)
+        table.add_row(row.id, _result(shown.result, row), Text(evidence), Text(_controls(found)), f"{took:.1f} s")
+    return table
 
 
 def _shown(row: ClaimRow) -> Verdict:
     return row.provisional or Verdict(result=row.result, code=row.code, reason=row.reason)
 
 
-def _tried(row: ClaimRow, shown: Verdict) -> tuple[Text, ...]:
-    found = row.by_environment[0]
-    evidence = _checks(found) if shown.result == "Passed" else shown.reason
-    took = sum(check.seconds for check in found.checks)
-    return Text(row.id), _result(shown.result, row), Text(evidence), Text(_controls(found)), Text(f"{took:.1f} s")
-
-
 def _result(result: str, row: ClaimRow) -> Text:
-    provisional = " (provisional)" if row.provisional and result != "Not run" else ""
+    provisional = " (provisional)" if row.provisional else ""
     return Text(f"{result}{provisional}", style=STYLES[result])
 
 
