@@ -163,7 +163,7 @@ schema_defect(
     refutes="SHAPE-4",
     caught_by=TERMINAL,
     because="terminal_refused",
-    also=["SHAPE-1", "SHAPE-2", "SHAPE-5", "SHAPE-6"],
+    also=["SHAPE-1", "SHAPE-2", "SHAPE-5", "SHAPE-6", "LOCK-5", "CANCEL-3"],
 )
 schema_defect(
     "history_of_known_types_alone",
@@ -272,7 +272,13 @@ class ReconcileFailsAsAWhole(AgentRunRepository):
         return runs
 
 
-@defect("cancel_asks_illegal_runs_to_stop", refutes="SHAPE-6", caught_by=TREE, because=CHECK_VIOLATION)
+@defect(
+    "cancel_asks_illegal_runs_to_stop",
+    refutes="SHAPE-6",
+    caught_by=TREE,
+    because=CHECK_VIOLATION,
+    also=["LOCK-5", "CANCEL-3"],
+)
 class CancelAsksIllegalRunsToStop(AgentRunRepository):
     """A cancel asks every holder, and falls over one that can't become cancel_requested: the tree runs on."""
 

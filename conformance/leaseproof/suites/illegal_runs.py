@@ -3,6 +3,7 @@
 Must not call operations of the system.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -56,13 +57,29 @@ class Surroundings:
         }
 
 
+FEW = ("chat without scope", "resume without creator", "subagent without relation")
+"""A kind of each type, for cases beside the one in which every kind is tried."""
+
+BELOW = ("subagent without relation", "subagent without scope", "subagent without conversation")
+"""The kinds that belong to their creator's tree."""
+
+
 async def plant_every_kind(
     world: World, around: Surroundings, status: str, *, attempt: bool = True, **fields: Any
 ) -> dict[str, Run]:
     """An active run of each illegal shape that the table can hold; `fields` are given to all of them."""
+    return await plant_kinds(tuple(around.kinds()), world, around, status, attempt=attempt, **fields)
+
+
+async def plant_kinds(
+    kinds: Sequence[str], world: World, around: Surroundings, status: str, *, attempt: bool = True, **fields: Any
+) -> dict[str, Run]:
+    """The same for some kinds."""
     planted: dict[str, Run] = {}
+    offered = around.kinds()
     async with world.plant.lawless():
-        for kind, illegal in around.kinds().items():
+        for kind in kinds:
+            illegal = offered[kind]
             run = await world.plant.try_run(status, attempt=attempt, **illegal, **fields)
             if run is not None:
                 planted[kind] = run

@@ -9,11 +9,14 @@ from psycopg import sql
 
 from leaseproof.checks import claim, expect, expect_equal, refute
 from leaseproof.suites.illegal_runs import (
+    BELOW,
+    FEW,
     INVALID_SCOPE,
     LEASE_EXPIRED,
     Surroundings,
     long_ago,
     plant_every_kind,
+    plant_kinds,
 )
 from leaseproof.suites.shapes import CHECK_VIOLATION
 from leaseproof.system import Ended, IllegalShape, Operations
@@ -83,12 +86,12 @@ class Table:
 
 @claim("SHAPE-5")
 async def test_illegal_active_run_can_be_ended_by_maintenance_and_written_in_no_other_way(world: World) -> None:
-    """Plain SQL of the owner's on a chat without a scope and on a subagent without a relation."""
+    """Plain SQL of the owner's on an illegal run of each type and active status."""
     around = await Surroundings.plant(world)
     table = Table(world, await world.session("maintenance"))
     for status in sorted(ACTIVE):
-        planted = await plant_every_kind(world, around, status, attempt=False)
-        runs = {kind: planted[kind] for kind in ("chat without scope", "subagent without relation")}
+        runs = await plant_kinds(FEW, world, around, status, attempt=False)
+        expect(bool(runs), "legal_lost", "no illegal run could be planted")
         for kind, run in runs.items():
             others = [{"status": other} for other in sorted(ACTIVE - {status})]
             columns = [{field: value} for field, value in UNRELATED.items()]
@@ -166,9 +169,9 @@ async def test_operations_on_an_illegal_run_answer_with_a_typed_error_or_end_it(
     """Renewal, claim and release of every kind of illegal run: never a bare 23514."""
     around = await Surroundings.plant(world)
     expired = await plant_every_kind(world, around, "running", **await long_ago(world))
-    running, asked, pending = [
-        await plant_every_kind(world, around, status) for status in ("running", "cancel_requested", "pending")
-    ]
+    running = await plant_every_kind(world, around, "running")
+    pending = await plant_every_kind(world, around, "pending")
+    asked = await plant_kinds(FEW, world, around, "cancel_requested")
     for tried in [
         *await try_each(world, "renewal", running, renewal),
         *await try_each(world, "renewal", asked, renewal),
@@ -208,10 +211,9 @@ async def test_claim_ends_illegal_runs_and_reports_them(world: World) -> None:
     """Pending ones, expired ones with an attempt and without: failed, and the answer says why."""
     around = await Surroundings.plant(world)
     past = await long_ago(world)
-    legacy = past | NO_OWNER
     pending = await plant_every_kind(world, around, "pending")
     expired = await plant_every_kind(world, around, "running", **past)
-    ownerless = await plant_every_kind(world, around, "running", **legacy)
+    ownerless = await plant_kinds(FEW, world, around, "running", **past | NO_OWNER)
     for planted in (pending, expired, ownerless):
         for tried in await try_each(world, "claim", planted, new_claim):
             expect_equal(tried.answer, Ended("failed", illegal=True), "not_reported", tried.what)
@@ -227,7 +229,7 @@ async def test_release_ends_an_illegal_run_and_reports_it(world: World) -> None:
     """By its live owner: a running one fails, one whose cancel was requested is cancelled."""
     around = await Surroundings.plant(world)
     running = await plant_every_kind(world, around, "running")
-    asked = await plant_every_kind(world, around, "cancel_requested")
+    asked = await plant_kinds(FEW, world, around, "cancel_requested")
     for tried in await try_each(world, "release", running, release):
         expect_equal(tried.answer, Ended("failed", illegal=True), "not_reported", tried.what)
     for tried in await try_each(world, "release", asked, release):
@@ -245,9 +247,9 @@ async def test_reconcile_ends_illegal_runs_and_the_rest_of_the_sweep(world: Worl
     around = await Surroundings.plant(world)
     past = await long_ago(world)
     running = await plant_every_kind(world, around, "running", **past)
-    asked = await plant_every_kind(world, around, "cancel_requested", **past)
-    ownerless = await plant_every_kind(world, around, "running", **past | NO_OWNER)
-    live = await plant_every_kind(world, around, "running")
+    asked = await plant_kinds(FEW, world, around, "cancel_requested", **past)
+    ownerless = await plant_kinds(FEW, world, around, "running", **past | NO_OWNER)
+    live = await plant_kinds(FEW, world, around, "running")
     legal = {status: await world.run(status, **past) for status in ("running", "cancel_requested")}
     before = await world.raw_runs()
 
@@ -310,11 +312,11 @@ async def test_cancel_ends_illegal_runs_of_a_tree_and_the_rest(world: World) -> 
     """Illegal subagents with a holder and without, between legal ones: all end or are asked, none blocks the cancel."""
     around = await Surroundings.plant(world)
     root = around.creator
-    held = below(root, await plant_every_kind(world, around, "running"))
-    asked = below(root, await plant_every_kind(world, around, "cancel_requested"))
-    expired = below(root, await plant_every_kind(world, around, "running", **await long_ago(world)))
-    unheld = below(root, await plant_every_kind(world, around, "pending"))
-    ownerless = below(root, await plant_every_kind(world, around, "running", **NO_OWNER))
+    held = await plant_kinds(BELOW, world, around, "running")
+    asked = await plant_kinds(BELOW, world, around, "cancel_requested")
+    expired = await plant_kinds(BELOW, world, around, "running", **await long_ago(world))
+    unheld = await plant_kinds(BELOW, world, around, "pending")
+    ownerless = await plant_kinds(BELOW, world, around, "running", **NO_OWNER)
     working = [await world.run("running", creator=as_creator(run, root)) for run in held.values()]
     waiting = [await world.run("pending", creator=as_creator(run, root)) for run in unheld.values()]
     holders = [*held.values(), *asked.values(), *expired.values()]
@@ -349,13 +351,6 @@ async def test_cancel_ends_an_illegal_root(world: World) -> None:
     seen = await expect_ended(world, roots, "cancelled")
     if world.plant.keeps_attempts:
         expect_outcome(seen, roots, "cancelled")
-
-
-def below(root: Run, planted: dict[str, Run]) -> dict[str, Run]:
-    """Those of the runs that are subagents of the root."""
-    return {
-        kind: run for kind, run in planted.items() if run.run_type == "subagent" and run.created_by_run_id == root.id
-    }
 
 
 def as_creator(run: Run, root: Run) -> Run:
