@@ -1,55 +1,41 @@
-"""ATTEMPT-16: the attempts explain the run: histories as data, each with the end that its last attempt accounts for."""
+"""ATTEMPT-16: the attempts explain the run, at every step of every history.
+
+What a transition makes of a run is judged elsewhere; here only whether the attempts account for it.
+"""
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import Final
 
 from leaseproof.checks import Refuted, claim, expect, expect_equal
 from leaseproof.suites.attempt_model import explained
 from leaseproof.world.actors import Participant
-from leaseproof.world.facts import Run
+from leaseproof.world.facts import TERMINAL, Run
 from leaseproof.world.world import World
 
-
-@dataclass(frozen=True)
-class Told:
-    """A history of one run, and how it ends: its status, its error type, and the outcomes of its attempts."""
-
-    steps: Sequence[str]
-    status: str
-    outcomes: Sequence[str | None]
-    error_type: str | None = None
-
-
-HISTORIES = (
-    Told((), "pending", ()),
-    Told(("cancel",), "cancelled", ()),
-    Told(("claim",), "running", (None,)),
-    Told(("claim", "claim again"), "running", (None,)),
-    Told(("claim", "cancel"), "cancel_requested", (None,)),
-    Told(("claim", "completed"), "completed", ("completed",)),
-    Told(("claim", "failed"), "failed", ("failed",), "tool_error"),
-    Told(("claim", "cancelled"), "cancelled", ("cancelled",)),
-    Told(("claim", "interrupted"), "interrupted", ("interrupted",)),
-    Told(("claim", "cancel", "completed"), "cancelled", ("cancelled",)),
-    Told(("claim", "cancel", "failed"), "cancelled", ("cancelled",), "tool_error"),
-    Told(("claim", "release"), "pending", ("retry_released",)),
-    Told(("claim", "release", "cancel"), "cancelled", ("retry_released",)),
-    Told(("claim", "cancel", "release"), "cancelled", ("cancelled",)),
-    Told(("claim", "release", "claim", "completed"), "completed", ("retry_released", "completed")),
-    Told(("claim", "expire"), "running", (None,)),
-    Told(("claim", "expire", "claim"), "running", ("lease_expired", None)),
-    Told(("claim", "expire", "claim", "interrupted"), "interrupted", ("lease_expired", "interrupted")),
-    Told(("claim", "expire", "sweep"), "failed", ("lease_expired",), "worker_lease_expired"),
-    Told(("claim", "cancel", "expire", "sweep"), "cancelled", ("lease_expired",)),
-    Told(
-        ("claim", "release", "claim", "expire", "sweep"),
-        "failed",
-        ("retry_released", "lease_expired"),
-        "worker_lease_expired",
-    ),
-    Told(("claim", "completed", "cancel", "sweep"), "completed", ("completed",)),
+HISTORIES: Final[Sequence[Sequence[str]]] = (
+    ("cancel",),
+    ("claim", "claim again"),
+    ("claim", "completed", "cancel", "sweep"),
+    ("claim", "failed", "completed"),
+    ("claim", "cancelled"),
+    ("claim", "interrupted"),
+    ("claim", "cancel", "completed"),
+    ("claim", "cancel", "failed"),
+    ("claim", "cancel", "interrupted"),
+    ("claim", "cancel", "release"),
+    ("claim", "release", "cancel"),
+    ("claim", "release", "claim", "completed"),
+    ("claim", "release", "claim", "release", "claim", "failed"),
+    ("claim", "expire", "completed", "claim", "interrupted"),
+    ("claim", "expire", "sweep"),
+    ("claim", "expire", "cancel", "sweep"),
+    ("claim", "cancel", "expire", "sweep"),
+    ("claim", "release", "claim", "expire", "sweep"),
+    ("claim", "expire", "claim", "cancel", "completed"),
 )
+
+OUTCOMES: Final = frozenset({*TERMINAL, "retry_released", "lease_expired"})
 
 
 class Driver:
@@ -93,21 +79,16 @@ async def expect_explained(world: World, run: Run, after: str) -> None:
 
 @claim("ATTEMPT-16")
 async def test_last_attempt_explains_how_the_run_stands(world: World) -> None:
-    """Each history, explained at every step, ends in the status, the error and the outcomes that are written here."""
+    """Each history is explained at every step; together they meet every outcome that there is."""
     worker = world.actor("worker")
-    beats = world.system.policy.completion_beats_cancel
-    for told in HISTORIES:
+    for steps in HISTORIES:
         run = await world.run("pending")
         driver = Driver(world, worker, run)
-        for place, step in enumerate(told.steps, start=1):
+        for place, step in enumerate(steps, start=1):
             await driver.take(step)
-            await expect_explained(world, run, ", ".join(told.steps[:place]))
-        if beats and told.steps[-2:] == ("cancel", "completed"):
-            continue
-        seen = await world.snapshot()
-        row, attempts = seen.runs[run.id], seen.attempts_of(run.id)
-        ended = (row.status, row.error_type, tuple(attempt.outcome for attempt in attempts))
-        expect_equal(ended, (told.status, told.error_type, told.outcomes), "other_end", ", ".join(told.steps))
+            await expect_explained(world, run, ", ".join(steps[:place]))
+    met = {attempt.outcome for attempt in (await world.snapshot()).attempts.values()}
+    expect_equal(met - {None}, OUTCOMES, "outcome_never_met", "outcomes")
 
 
 @claim("ATTEMPT-16")
@@ -121,7 +102,7 @@ async def test_retries_alone_end_no_run(world: World) -> None:
         await expect_explained(world, run, f"{number + 1} releases")
     seen = await world.snapshot()
     outcomes = {attempt.outcome for attempt in seen.attempts_of(run.id)}
-    expect_equal(outcomes, {"retry_released"}, "other_end", "outcomes")
+    expect_equal(outcomes, {"retry_released"}, "unexplained", "outcomes")
 
 
 @claim("ATTEMPT-16")
@@ -153,4 +134,4 @@ async def test_ended_illegal_run_is_explained_too(world: World) -> None:
     lawful = await world.run("running")
     await worker.set_terminal_status(lawful.id, owner_token=f"{lawful.id}-owner", status="completed")
     await expect_explained(world, lawful, "its end")
-    expect_equal((await world.snapshot()).runs[lawful.id].status, "completed", "other_end", "a lawful run")
+    expect_equal((await world.snapshot()).runs[lawful.id].status, "completed", "not_ended", "a lawful run")
