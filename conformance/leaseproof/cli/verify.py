@@ -85,7 +85,7 @@ def verify(
         promises=Promises({cap.value: reason for cap, reason in _left_out(ready).items()}, loaded.system.owners),
         before=before,
         after=identify(loaded.file, loaded.system.name, loaded.system.version),
-        kit=identify_kit().subject,
+        kit=identify_kit(kit.suites).subject,
         controls=ready.controls,
         inspections=inspect_claims(ready.catalogue, ready.lock, loaded.system.owners, before.root, kit.suites),
         tiers=reasons(probes),

@@ -53,6 +53,7 @@ Code = Literal[
     "absent",
     "uncommitted",
     "unidentified",
+    "kit",
     "not_tried",
     # Stale
     "other_subject",

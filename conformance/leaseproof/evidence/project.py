@@ -124,7 +124,7 @@ def project(
         started=started,
         finished=finished,
     )
-    notes = [_UNSIGNED, *([_HOSTED_RUN] if "COLD-2" in catalogue.claims else []), *_about_kit(kit, subject), *footnotes]
+    notes = [_UNSIGNED, *([_HOSTED_RUN] if "COLD-2" in catalogue.claims else []), *footnotes]
     stated = Evidence(
         subject=subject,
         kit=kit,
@@ -300,12 +300,6 @@ def _span(logs: Sequence[ReadLog]) -> tuple[datetime, datetime]:
     times = [time for log in logs for fact in log.facts if (time := utc(fact.get("at"))) is not None]
     unknown = datetime.fromtimestamp(0, UTC)
     return min(times, default=unknown), max(times, default=unknown)
-
-
-def _about_kit(kit: Subject, subject: Subject) -> list[str]:
-    if kit.clean or kit.key.partition(" ")[2] == subject.key.partition(" ")[2]:
-        return []
-    return [f"The kit itself was not a clean commit or an unchanged installation: {kit.label}."]
 
 
 def _texts(value: object) -> tuple[str, ...]:

@@ -56,13 +56,16 @@ def identify(module_file: Path, name: str, subject_version: str) -> Identity:
     return _unidentified(name, subject_version, f"{file.name} is in no git work tree and no installed distribution")
 
 
-def identify_kit() -> Identity:
-    """The kit's own identity."""
+def identify_kit(suites: Path | None = None) -> Identity:
+    """The kit's own identity: that of its package, or of the suites that stand in the place of its own."""
     try:
         own = version("leaseproof")
     except PackageNotFoundError:
         own = "unknown"
-    return identify(Path(leaseproof.__file__), "leaseproof", own)
+    package = Path(leaseproof.__file__)
+    if suites is None or suites.is_relative_to(package.parent):
+        return identify(package, "leaseproof", own)
+    return identify(min(suites.glob("*.py"), default=suites), "leaseproof", own)
 
 
 def unaccounted(identity: Identity, imported: Iterable[str | Path]) -> list[str]:

@@ -315,7 +315,7 @@ def _in_environment(row: Row) -> InEnvironment:
 
 
 def _not_evidence(environment: Environment) -> Verdict | None:
-    """Only a clean commit, or an installed distribution as it was installed, is evidence; before and after the run."""
+    """Only a clean commit, or a distribution as it was installed, is evidence: subject (before and after) and kit."""
     before, after = environment.subject, environment.subject_after
     if before.kind == "unidentified":
         return _not_run("unidentified", f"subject not identified: {before.reason}")
@@ -323,6 +323,8 @@ def _not_evidence(environment: Environment) -> Verdict | None:
         return _not_run("uncommitted", "the subject changed during the run")
     if not (before.clean and after.clean):
         return _not_run("uncommitted", "uncommitted changes")
+    if not environment.kit.clean:
+        return _not_run("kit", f"the kit is not as it was committed or installed: {environment.kit.label}")
     return None
 
 
