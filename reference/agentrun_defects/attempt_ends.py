@@ -213,7 +213,9 @@ class SweepsWithoutAReason(AgentRunRepository):
         await super()._end(runs, status, outcome=outcome, **named)
 
 
-@defect("records_what_was_asked_for", refutes="ATTEMPT-16", caught_by=EXPLAINED, because="unexplained")
+@defect(
+    "records_what_was_asked_for", refutes="ATTEMPT-16", caught_by=EXPLAINED, because="unexplained", also=["ATTEMPT-6"]
+)
 class RecordsWhatWasAskedFor(AgentRunRepository):
     """Cancels the run, as was requested, and calls its attempt what the owner said."""
 

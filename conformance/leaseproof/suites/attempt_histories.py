@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from operator import itemgetter
 from typing import Any, Final, NoReturn
 
 from anyio import from_thread, to_thread
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from leaseproof.checks import Refuted
@@ -26,8 +25,6 @@ from leaseproof.world.world import World
 
 HISTORIES: Final = 4
 STEPS: Final = 16
-SHORTENED: Final = 20
-"""Histories that may be spent on shortening a broken one."""
 
 LAWFUL: Final = ("pending", "running", "cancel_requested", "pending, attempt left open", "running, no lease")
 ODD: Final = ("illegal pending", "illegal running", "illegal running, no lease", "legacy running", "completed")
@@ -63,10 +60,14 @@ class Step:
     keep: bool
 
     def __str__(self) -> str:
-        what = f"{self.operation} of run {self.run} by the {self.token} token"
+        what = self.operation
+        if self.operation != "reconcile_expired_leases":
+            what += f" of run {self.run}"
+        if self.operation in ON_ONE_RUN:
+            what += f" by the {self.token} token"
         if self.operation == "set_terminal_status":
             what += f" as {self.status}"
-        return what if self.keep else f"{what}, rolled back"
+        return what if self.keep or self.operation == "expire" else f"{what}, rolled back"
 
 
 def steps_for(judged: str) -> st.SearchStrategy[list[Step]]:
@@ -239,7 +240,16 @@ class History:
 
 
 class Leave(BaseException):
-    """Leaves Hypothesis at once: the harness failed, or a broken history is short enough."""
+    """Leaves Hypothesis at once, since the harness failed."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A history that broke the claim: what was planted, the steps up to the one that did it, and what that was."""
+
+    kinds: tuple[str, str, str]
+    steps: list[Step]
+    refusal: Refuted
 
 
 class Exploration:
@@ -249,35 +259,40 @@ class Exploration:
         self._system = system
         self._cluster = cluster
         self._judged = judged
-        self._begun = count()
-        self._broken: list[tuple[int, Refuted]] = []
+        self._broken: Broken | None = None
 
     async def explore(self) -> None:
-        """Refute the claim with the shortest broken history that was found."""
-        history = given(st.tuples(*map(st.sampled_from, (LAWFUL, LAWFUL, LAWFUL + ODD))), steps_for(self._judged))
-        bounded = settings(max_examples=HISTORIES, report_multiple_bugs=False)
+        """Refute the claim with the first broken history, shortened."""
+        drawn = given(st.tuples(*map(st.sampled_from, (LAWFUL, LAWFUL, LAWFUL + ODD))), steps_for(self._judged))
+        bounded = settings(max_examples=HISTORIES, phases=[Phase.generate], report_multiple_bugs=False)
         try:
-            await to_thread.run_sync(bounded(history(self._one)))
+            await to_thread.run_sync(bounded(drawn(self._one)))
         except Leave as leave:
-            if leave.__cause__ is not None:
-                raise leave.__cause__ from None
+            raise leave.__cause__ or leave from None
         except Refuted:
-            pass  # the shortest follows
-        if self._broken:
-            raise min(self._broken, key=itemgetter(0))[1]
+            pass  # told below, by fewer steps
+        if self._broken is not None:
+            raise (await self._shortened(self._broken)).refusal
 
     def _one(self, kinds: tuple[str, str, str], steps: list[Step]) -> None:
         """One history, from the thread in which Hypothesis runs."""
-        if next(self._begun) >= HISTORIES + SHORTENED:
-            raise Leave
         try:
-            from_thread.run(self._play, kinds, steps)
-        except Refuted:
-            raise
+            self._broken = from_thread.run(self._play, kinds, steps)
         except Exception as error:
             raise Leave from error
+        if self._broken is not None:
+            raise self._broken.refusal
 
-    async def _play(self, kinds: tuple[str, str, str], steps: list[Step]) -> None:
+    async def _shortened(self, broken: Broken) -> Broken:
+        """The history without each step that it takes not to break in the same way; Hypothesis would be slower."""
+        for place in reversed(range(len(broken.steps) - 1)):
+            again = await self._play(broken.kinds, broken.steps[:place] + broken.steps[place + 1 :])
+            if again is not None and again.refusal.because == broken.refusal.because:
+                broken = again
+        return broken
+
+    async def _play(self, kinds: tuple[str, str, str], steps: list[Step]) -> Broken | None:
+        """Plant three runs in a database of their own and take the steps, up to one that breaks the claim."""
         world = await World.open(self._system, self._cluster)
         history = History(world, self._judged)
         try:
@@ -285,7 +300,7 @@ class Exploration:
             for step in steps:
                 await history.take(step)
         except Refuted as refusal:
-            self._broken.append((len(history.told), refusal))
-            raise
+            return Broken(kinds, steps[: len(history.told) - 1], refusal)
         finally:
             await world.close()
+        return None
