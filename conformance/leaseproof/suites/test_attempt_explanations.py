@@ -77,7 +77,7 @@ async def expect_explained(world: World, run: Run, after: str) -> None:
     expect(explained(row, attempts, world.system.policy), "unexplained", what)
 
 
-@claim("ATTEMPT-16")
+@claim("ATTEMPT-16", slow=True)
 async def test_last_attempt_explains_how_the_run_stands(world: World) -> None:
     """Each history is explained at every step; together they meet every outcome that there is."""
     worker = world.actor("worker")

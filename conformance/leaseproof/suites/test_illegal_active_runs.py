@@ -164,7 +164,7 @@ def new_claim(run: Run) -> Call:
     return lambda tx: tx.mark_running(run.id, owner_token=f"{run.id}-next", worker_id="worker", lease=LEASE)
 
 
-@claim("SHAPE-5")
+@claim("SHAPE-5", slow=True)
 async def test_operations_on_an_illegal_run_answer_with_a_typed_error_or_end_it(world: World) -> None:
     """Renewal, claim and release of every kind of illegal run: never a bare 23514."""
     around = await Surroundings.plant(world)

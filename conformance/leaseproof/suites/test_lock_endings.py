@@ -21,7 +21,7 @@ DEADLINE = 5.0
 Call = Callable[[Operations], Awaitable[Any]]
 
 
-@claim("LOCK-7")
+@claim("LOCK-7", slow=True)
 async def test_blocked_cancel_times_out_without_a_trace_and_can_be_repeated(world: World) -> None:
     """Blocked at the root, or at the last descendant, a cancel ends by itself; no lock and no change is left."""
     timeouts = world.system.timeouts
@@ -139,7 +139,7 @@ async def test_no_lock_outlives_the_transaction_of_a_lease_operation(world: Worl
             await _nothing_outlives(world, actor, [], _call(Operations.create_run, chat), ends_in)
 
 
-@claim("LOCK-10")
+@claim("LOCK-10", slow=True)
 async def test_no_lock_outlives_the_transaction_of_a_cancel(world: World) -> None:
     """A cancel holds its tree while its transaction is open, and nothing after it, be it ended by a time-out."""
     actor = world.actor("actor")

@@ -41,7 +41,7 @@ async def expect_stored(world: World, shapes: dict[str, Shape], anchors: Anchors
             )
 
 
-@claim("SHAPE-1")
+@claim("SHAPE-1", slow=True)
 async def test_nonterminal_run_shape_constraint_preserves_terminal_legacy_rows(
     worlds: OpenWorld, system_under_test: System
 ) -> None:
@@ -78,7 +78,7 @@ async def test_insert_accepts_exactly_the_legal_shapes(world: World) -> None:
     await expect_stored(world, shapes, anchors)
 
 
-@claim("SHAPE-1")
+@claim("SHAPE-1", slow=True)
 async def test_update_accepts_exactly_the_legal_shapes(world: World) -> None:
     """UPDATE of a pending chat into each shape; a refused one leaves the row as it was."""
     anchors = await Anchors.plant(world)
@@ -231,7 +231,7 @@ async def test_new_terminal_rows_of_any_shape_are_accepted_and_read_back(world: 
     await expect_stored(world, shapes | ended, anchors)
 
 
-@claim("SHAPE-4")
+@claim("SHAPE-4", slow=True)
 async def test_upgrade_changes_no_row(worlds: OpenWorld, system_under_test: System) -> None:
     """Every shape that the earlier release could hold, active ones too, is there byte for byte after the upgrade."""
     earlier = system_under_test.releases[0]
