@@ -1,3 +1,3 @@
 """Plugins of the kit's own tests."""
 
-pytest_plugins = ["leaseproof.servers.plugin", "fix_reference", "pytester"]
+pytest_plugins = ["fix_reference", "pytester"]
