@@ -50,7 +50,13 @@ class LetsTheOwnerLookAlive(AgentRunRepository):
         await self._write([run.id for run in runs], values)
 
 
-@defect("closes_the_attempt_of_an_owner_it_asks", refutes="CANCEL-1", caught_by=TABLE, because="attempt_changed")
+@defect(
+    "closes_the_attempt_of_an_owner_it_asks",
+    refutes="CANCEL-1",
+    caught_by=TABLE,
+    because="attempt_changed",
+    also=["ATTEMPT-16"],
+)
 class ClosesTheAttemptOfAnOwnerItAsks(AgentRunRepository):
     """Takes the request for the end: the attempt is closed while its owner still works."""
 
