@@ -4,6 +4,7 @@ import base64
 import hashlib
 import html
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -155,7 +156,28 @@ def test_headlines() -> None:
     assert View(sample(before=DIRTY, after=DIRTY)).under_headline == (
         "Every claim is Not run. Provisional outcomes: 4 Passed, 61 Not run."
     )
-    assert View(GOOD).core == "38 of 38 core claims apply"
+    assert View(GOOD).core == "38 of 38 core claims apply, 4 of 38 core claims Passed"
+    assert View(sample(before=DIRTY, after=DIRTY)).core_passed == "4 of 38 core claims Passed (provisional)"
+
+
+@pytest.mark.parametrize("render", [render_html, render_markdown])
+def test_a_report_without_a_complete_record_says_that_none_can_be_decided(render: Callable[[Evidence], str]) -> None:
+    said = "No design record is complete, so a decision on a record is not possible yet."
+    assert said in render(sample([]))
+    assert said not in render(GOOD)
+    assert said not in render(refuted())
+
+
+def test_what_a_check_said_stands_in_the_claims_own_part_alone() -> None:
+    first, *rest = good_facts()
+    raw = "Answer(value=None, lines=['x'])"
+    evidence = sample([{**first, "outcome": "refuted", "because": "wrong", "detail": raw}, *rest])
+    page = render_html(evidence)
+    above, below = page.split("<h2>Claim by claim</h2>")
+    assert "lines=[" not in above
+    assert "lines=[" in below
+    assert "2 of 18 claims Passed; LOCK-1 Failed (refuted), and 15 more" in above
+    assert "lines=" not in render_markdown(evidence).split("<summary>Matrix")[1].split("<summary>Checks")[0]
 
 
 def test_rows_in_words() -> None:
@@ -170,6 +192,15 @@ def test_rows_in_words() -> None:
     assert first_sentence("One. Two. Three.") == "One."
     assert first_sentence("One.") == "One."
     assert plain("a\x1b[31m\n") == "a\\x1b[31m\\n"
+
+
+def test_long_words_can_break_on_a_small_screen() -> None:
+    style = re.search(r"<style>(.*?)</style>", render_html(GOOD), re.DOTALL)
+    assert style is not None
+    assert "overflow-wrap: anywhere" in style.group(1).partition("body {")[2].partition("}")[0]
+    columns = re.findall(r"\.(?:facts|seen li) {[^}]*grid-template-columns: ([^;]+);", style.group(1))
+    assert len(columns) == 4
+    assert all(one.replace("minmax(0, 1fr)", "").find("fr") == -1 for one in columns), columns
 
 
 def test_the_files_are_written_whole(tmp_path: Path) -> None:

@@ -8,15 +8,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from leaseproof.evidence.model import ClaimRow, Evidence, InEnvironment, Verdict
+from leaseproof.evidence.model import ClaimRow, Evidence, InEnvironment, Result, Verdict
+from leaseproof.report.view import View
 
 STYLES = {"Passed": "green", "Failed": "bold red", "Inconclusive": "yellow", "Stale": "yellow", "Not run": "dim"}
-ORDER = ("Passed", "Failed", "Inconclusive", "Stale", "Not run")
+ORDER: tuple[Result, ...] = ("Passed", "Failed", "Inconclusive", "Stale", "Not run")
 
 
 def show(evidence: Evidence, console: Console, report: Path) -> None:
     """Print what applies, a row for each claim that was tried, why the others were not, the records and the counts."""
-    console.print(Text(heading(evidence)))
+    console.print(_said(heading(evidence)))
+    if (blocked := next((row for row in evidence.claims if row.provisional), None)) is not None:
+        console.print(_provisional(evidence, blocked.reason))
     tried = [(row, shown) for row in evidence.claims if (shown := _shown(row)).result != "Not run"]
     if tried:
         console.print(_matrix(tried))
@@ -25,7 +28,7 @@ def show(evidence: Evidence, console: Console, report: Path) -> None:
         if (shown := _shown(row)).result == "Not run":
             idle[shown.reason].append(row)
     for reason, claims in idle.items():
-        console.print(Text.assemble(("Not run", STYLES["Not run"]), f"  {reason}: {_ids(claims)}"))
+        console.print(Text.assemble(("Not run", STYLES["Not run"]), plain(f"  {reason}: {_ids(claims)}")))
     console.print(_records(evidence))
     console.print(_closing(evidence, report))
 
@@ -52,7 +55,9 @@ def _matrix(tried: Iterable[tuple[ClaimRow, Verdict]]) -> Table:
         found = row.by_environment[0]
         evidence = _checks(found) if shown.result == "Passed" else shown.reason
         took = sum(check.seconds for check in found.checks)
-        table.add_row(row.id, _result(shown.result, row), Text(evidence), Text(_controls(found)), f"{took:.1f} s")
+        table.add_row(
+            _said(row.id), _result(shown.result, row), _said(evidence), _said(_controls(found)), f"{took:.1f} s"
+        )
     return table
 
 
@@ -60,9 +65,21 @@ def _shown(row: ClaimRow) -> Verdict:
     return row.provisional or Verdict(result=row.result, code=row.code, reason=row.reason)
 
 
-def _result(result: str, row: ClaimRow) -> Text:
-    provisional = " (provisional)" if row.provisional else ""
-    return Text(f"{result}{provisional}", style=STYLES[result])
+def _result(result: Result, row: ClaimRow) -> Text:
+    return _told(result, provisional=row.provisional is not None)
+
+
+def _told(result: Result, *, provisional: bool) -> Text:
+    """A result; a provisional one is no success, so it is never green."""
+    if not provisional:
+        return Text(result, style=STYLES[result])
+    return Text(f"{result} (provisional)", style="" if result == "Passed" else STYLES[result])
+
+
+def _provisional(evidence: Evidence, reason: str) -> Text:
+    changes = ", ".join(evidence.subject.changes[:5])
+    said = f"{reason}: every row reads Not run, the outcomes below are provisional"
+    return Text(said + (f" ({changes})" if changes else ""), style="yellow")
 
 
 def _checks(found: InEnvironment) -> str:
@@ -91,17 +108,17 @@ def _records(evidence: Evidence) -> Text:
     parts = []
     for record in evidence.records:
         result = record.provisional or record.result
-        parts.append(Text.assemble(f"{record.id} ", (result, STYLES[result])))
+        told = _told(result, provisional=record.provisional is not None and result != "Not run")
+        parts.append(Text(f"{record.id} ").append_text(told))
     return Text("records  ").append_text(Text(" · ").join(parts))
 
 
 def _closing(evidence: Evidence, report: Path) -> Text:
     counted = (evidence.summary.provisional or evidence.summary.results) if evidence.summary else {}
-    counts = [f"{counted.get(result, 0)} {result}" for result in ORDER if counted.get(result) or result != "Stale"]  # type: ignore[call-overload]
-    text = Text(" · ".join([*counts, f"report {report}"]))
-    blocked = next((row for row in evidence.claims if row.provisional), None)
-    if blocked is not None:
-        text.append(f"\n{blocked.reason}: every row reads Not run, the outcomes above are provisional", style="yellow")
-        changes = ", ".join(evidence.subject.changes[:5])
-        text.append(f" ({changes})" if changes else "", style="yellow")
-    return text
+    view = View(evidence)
+    counts = [
+        f"{counted.get(result, 0)} {result}{' (provisional)' if view.provisional and result != 'Not run' else ''}"
+        for result in ORDER
+        if counted.get(result) or result != "Stale"
+    ]
+    return Text(" · ".join([*counts, view.core_passed, f"report {report}"]))

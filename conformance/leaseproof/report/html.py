@@ -35,13 +35,14 @@ def _templates() -> Environment:
         loader=DictLoader({"report.html.j2": source}),
         autoescape=select_autoescape(default=True, default_for_string=True),
         undefined=StrictUndefined,
+        finalize=_plain,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     templates.filters.update(
         label=view.label,
         provisional=view.provisional_of,
-        reason=view.reason_of,
+        reason=view.short_reason_of,
         evidence=view.evidence_of,
         negative=view.negative_of,
         took=view.took,
@@ -51,6 +52,11 @@ def _templates() -> Environment:
         seconds=_seconds,
     )
     return templates
+
+
+def _plain(value: object) -> object:
+    """What an expression of the template gives, as it may be shown; the page's own markup stays."""
+    return value if isinstance(value, Markup) else view.plain(str(value), keep="\n\t")
 
 
 def _word(result: str) -> str:

@@ -8,9 +8,20 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from leaseproof.evidence.model import ClaimRow, Evidence
-from leaseproof.report.view import View, evidence_of, label, negative_of, provisional_of, reason_of, servers_of
+from leaseproof.report.view import (
+    View,
+    evidence_of,
+    label,
+    negative_of,
+    provisional_of,
+    reason_of,
+    servers_of,
+    short_reason_of,
+)
 
-_SPECIAL: Final = re.compile(r"[\\`*\[\]|~<>&@#!]|(?<!\w)_|_(?!\w)|:(?=//)")
+_SPECIAL: Final = re.compile(r"[\\`*\[\]|~<>&@#!$]|(?<!\w)_|_(?!\w)|:(?=//|[\w+\-]+:)")
+_JOINED: Final = re.compile(r"(&#(?:58|64|35);)(?=[\w+\-])")
+"""What a forge would still link or draw after entities are read (:emoji:, @name, #1): a break stands behind it."""
 _WWW: Final = re.compile(r"(www)\.", re.IGNORECASE)
 _CELL: Final = 300
 
@@ -25,6 +36,7 @@ def render_markdown(evidence: Evidence) -> str:
             f"**{escape(view.name)}**, {escape(evidence.subject.label)}. "
             f"{escape(view.under_headline)} {escape(view.core)}.",
             "",
+            *([f"**{escape(view.undecided_records)}**", ""] if view.undecided_records else []),
             *(f"- {escape(one.id)}: {escape(servers_of(one))}" for one in evidence.environments),
             "",
             *_records(view),
@@ -41,10 +53,10 @@ def render_markdown(evidence: Evidence) -> str:
 
 def escape(text: str, limit: int = _CELL) -> str:
     """One line of plain text in Markdown."""
-    line = " ".join(text.split())
+    line = plain(" ".join(text.split()))
     line = line if len(line) <= limit else line[: limit - 1] + "…"
     escaped = _SPECIAL.sub(lambda match: f"&#{ord(match.group())};", line)
-    return _WWW.sub(r"\1&#46;", escaped)
+    return _WWW.sub(r"\1&#46;", _JOINED.sub(r"\1&#8203;", escaped))
 
 
 def _records(view: View) -> Iterator[str]:
@@ -73,7 +85,7 @@ def _matrix(rows: Iterable[ClaimRow]) -> Iterator[str]:
     yield "| claim | result | reason | evidence | negative control |"
     yield "|---|---|---|---|---|"
     for row in rows:
-        cells = (row.id, _shown(row), reason_of(row), evidence_of(row), negative_of(row))
+        cells = (row.id, _shown(row), short_reason_of(row), evidence_of(row), negative_of(row))
         yield f"| {' | '.join(escape(cell) for cell in cells)} |"
 
 

@@ -3,13 +3,26 @@
 Owns the wording that HTML, Markdown and terminal share; must not know of their markup, and must not judge.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
-from leaseproof.evidence.model import ClaimRow, ControlSeen, Environment, Evidence, InEnvironment, RecordRow, Result
+from leaseproof.evidence.model import (
+    ClaimRow,
+    Code,
+    ControlSeen,
+    Environment,
+    Evidence,
+    InEnvironment,
+    RecordRow,
+    Result,
+)
 from leaseproof.evidence.verdicts import WORST
 
+_UNSEEN: Final = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\uffa0\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+"""Characters without a shape that Python calls printable."""
 BEST_FIRST: tuple[Result, ...] = tuple(reversed(WORST))
 
 
@@ -73,9 +86,38 @@ class View:
 
     @property
     def core(self) -> str:
+        """How many of the core claims say something about this system, and how many of them Passed."""
+        return f"{self.core_applying}, {self.core_passed}" if self.evidence.summary else ""
+
+    @property
+    def core_applying(self) -> str:
         """How many of the core claims say something about this system."""
         summary = self.evidence.summary
         return f"{summary.core_applying} of {summary.core} core claims apply" if summary else ""
+
+    @property
+    def core_passed(self) -> str:
+        """How many of the core claims Passed; provisionally where only that says something."""
+        core = [row for row in self.evidence.claims if row.kind == "core"]
+        passed = sum((provisional_of(row) or row.result) == "Passed" for row in core)
+        return f"{passed} of {len(core)} core claims Passed{' (provisional)' if self.provisional else ''}"
+
+    @property
+    def undecided_records(self) -> str:
+        """That no record can be decided on yet, where that is so; else nothing."""
+        if any(record.result in {"Passed", "Failed"} for record in self.evidence.records):
+            return ""
+        return "No design record is complete, so a decision on a record is not possible yet."
+
+    def reason_of_record(self, record: RecordRow) -> str:
+        """Why the record has its result, short: how many of its claims Passed, and the worst of the others."""
+        passed, of = self.passed_of(record)
+        left = [row for row in self.evidence.claims if row.id in record.claims and row.result != "Passed"]
+        first = min(left, key=lambda row: WORST.index(row.result), default=None)
+        if first is None:
+            return f"{passed} of {_claims(of)} Passed"
+        more = f", and {len(left) - 1} more" if len(left) > 1 else ""
+        return f"{passed} of {_claims(of)} Passed; {first.id} {first.result} ({_word_of(first.code)}){more}"
 
     @property
     def total(self) -> int:
@@ -115,15 +157,26 @@ def reason_of(row: ClaimRow | InEnvironment) -> str:
     return row.provisional.reason if row.provisional else row.reason
 
 
+def short_reason_of(row: ClaimRow) -> str:
+    """The reason in a few words, for a table: what a check said stands in the claim's own part."""
+    shown = row.provisional or row
+    return _word_of(shown.code) if shown.result in {"Failed", "Inconclusive"} else shown.reason
+
+
 def first_sentence(text: str) -> str:
     """A text up to the end of its first sentence."""
     sentence, dot, _ = text.partition(". ")
     return sentence + dot.strip()
 
 
-def plain(text: str) -> str:
-    """A text for a terminal: what a file says can't move the cursor or change colours."""
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+def plain(text: str, keep: str = "") -> str:
+    """A text as it may be shown: no character moves the cursor, changes colours or order, or can't be seen.
+
+    Such a character is shown as its escape; those of `keep` stay.
+    """
+    return "".join(
+        one if one in keep or (one.isprintable() and not _UNSEEN.match(one)) else ascii(one)[1:-1] for one in text
+    )
 
 
 def evidence_of(row: ClaimRow) -> str:
@@ -171,6 +224,10 @@ def servers_of(environment: Environment) -> str:
 
 def _told(seen: Sequence[InEnvironment]) -> Iterator[InEnvironment]:
     yield from (one for one in seen if one.checks or one.controls)
+
+
+def _word_of(code: Code) -> str:
+    return code.replace("_", " ")
 
 
 def _claims(number: int) -> str:
