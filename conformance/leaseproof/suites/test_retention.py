@@ -11,6 +11,8 @@ from leaseproof.world.facts import TERMINAL, Run
 from leaseproof.world.world import World
 
 AGE: Final = timedelta(days=30)
+WEEK: Final = timedelta(days=7)
+MINUTE: Final = timedelta(minutes=1)
 
 
 async def old(world: World, status: str, **fields: Any) -> Run:
@@ -63,7 +65,7 @@ async def test_purge_of_trees_leaves_nothing_dangling_and_ends(world: World) -> 
     nothing else up."""
     janitor = world.actor("janitor", role="maintenance")
     oldest = await world.plant.now() - 3 * AGE
-    referred = await old(world, "interrupted", created_at=oldest, finished_at=oldest)
+    referred = await old(world, "interrupted", created_at=oldest, started_at=oldest, finished_at=oldest)
     young = await world.run("pending", creator=referred, run_type="resume")
     root = await old(world, "completed")
     child = await old(world, "failed", creator=root)
@@ -79,6 +81,45 @@ async def test_purge_of_trees_leaves_nothing_dangling_and_ends(world: World) -> 
     left = await world.raw_runs()
     expect_equal(gone & set(left), set(), "left_behind", "old runs after as many batches of one, and one more")
     expect_equal(left.get(young.id), rows[young.id], "purged_too_much", "the young run")
+
+
+@claim("ATTEMPT-18")
+async def test_purge_goes_by_the_age_that_it_is_given(world: World) -> None:
+    """Of runs that ended a minute before and a minute after two ages ago, each age takes what is older than itself."""
+    janitor, now = world.actor("janitor", role="maintenance"), await world.plant.now()
+    ages = (WEEK - MINUTE, WEEK + MINUTE, AGE - MINUTE, AGE + MINUTE)
+    ended = [now - age for age in ages]
+    runs = [
+        await world.run("completed", created_at=when - 2 * MINUTE, started_at=when - 2 * MINUTE, finished_at=when)
+        for when in ended
+    ]
+    for older_than, left in ((AGE, runs[:3]), (WEEK, runs[:1])):
+        await janitor.purge(older_than=older_than, limit=10)
+
+        seen = set((await world.snapshot()).runs)
+        too_much = [str(ages[runs.index(run)]) for run in left if run.id not in seen]
+        expect(not too_much, "purged_too_young", f"ages of runs that a purge of {older_than} removed: {too_much}")
+        expect_equal(seen, {run.id for run in left}, "left_behind", f"runs after a purge of {older_than}")
+
+
+@claim("ATTEMPT-18")
+async def test_maintenance_removes_runs_by_the_purge_alone(world: World) -> None:
+    """Plain DELETE and TRUNCATE by the maintenance role remove no run, one that was never owned and one that was."""
+    table = world.run_table
+    name, identity = sql.Identifier(*table.name.split(".")), sql.Identifier(table.columns["id"])
+    session = await world.session("janitor", role="maintenance")
+    for attempt in (False, True):
+        run = await old(world, "completed", attempt=attempt)
+        before = await world.digest()
+        for text in (
+            sql.SQL("DELETE FROM {} WHERE {} = {}").format(name, identity, sql.Literal(run.id)),
+            sql.SQL("DELETE FROM {}").format(name),
+            sql.SQL("TRUNCATE {} CASCADE").format(name),
+        ):
+            refusal = await session.sqlstate_of(text, keep=True)
+            await expect_unchanged(world, before, "maintenance_deletes", f"{text.as_string()} ended with {refusal}")
+    await world.actor("janitor", role="maintenance").purge(older_than=AGE, limit=10)
+    expect_equal((await world.snapshot()).runs, {}, "left_behind", "runs after the maintenance role's purge")
 
 
 @claim("ATTEMPT-18")
