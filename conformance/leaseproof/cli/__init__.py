@@ -1,14 +1,17 @@
 """The command line. Owns the way out: exit codes, interrupts, and that no traceback reaches a person."""
 
 import contextlib
+import io
 import os
 import signal
 import sys
 import tempfile
 import traceback
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
     from leaseproof.cli.prepare import Kit
 
 WRONG_USE = 2
@@ -19,6 +22,7 @@ INTERRUPTED = 130
 
 def main(kit: "Kit | None" = None) -> NoReturn:
     """Run a command and leave with its exit code. `kit`: other parts than the kit's own, for its tests."""
+    sys.stdout, sys.stderr = _Output.over(sys.stdout), _Output.over(sys.stderr)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     try:
@@ -36,6 +40,25 @@ def main(kit: "Kit | None" = None) -> NoReturn:
     if code == INTERRUPTED:
         _say("leaseproof: interrupted")
     sys.exit(_flushed(code))
+
+
+class _Output(io.FileIO):
+    """An output whose reader may go away: the rest is written to nowhere, and the exit code stays the verdict's."""
+
+    @classmethod
+    def over(cls, stream: TextIO) -> TextIO:
+        """The same stream, written through such an output."""
+        stream.flush()
+        output = io.BufferedWriter(cls(stream.fileno(), "w", closefd=False))
+        return io.TextIOWrapper(output, stream.encoding, stream.errors, line_buffering=output.raw.isatty())
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        """Write what the reader still takes."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            return super().write(data)
 
 
 def _leave(number: int, frame: object) -> NoReturn:
@@ -59,10 +82,10 @@ def _say(text: str) -> None:
 
 
 def _flushed(code: str | int | None) -> str | int | None:
-    """The exit code; where the reader of the output has gone, nothing more is written to it."""
+    """The exit code; where the output can't be written, nothing more is written to it, and nothing is decided."""
     try:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return code or 128 + signal.SIGPIPE
+        return code or INCONCLUSIVE
     return code
