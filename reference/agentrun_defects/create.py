@@ -11,15 +11,17 @@ from agentrun_reference.outcomes import CreationRefused
 from agentrun_reference.repository import HeldRun
 from agentrun_reference.schema import CONVERSATIONS, RELATIONS, RUNS
 from agentrun_reference.service import AgentRunService
-from agentrun_reference.shape import COMPLETED
+from agentrun_reference.shape import CHAT, COMPLETED, RESUME
 
 USER: Final = "test_subagent_for_another_user_is_refused"
 CREATOR: Final = "test_subagent_of_another_creator_is_refused"
+OWNER: Final = "test_subagent_by_another_than_its_creators_owner_is_refused"
 RELATION: Final = "test_subagent_without_its_relation_is_refused"
 PARENT: Final = "test_subagent_of_another_parent_conversation_is_refused"
 CHILD: Final = "test_subagent_in_another_child_conversation_is_refused"
 SCOPE: Final = "test_subagent_in_another_scope_than_its_creators_is_refused"
 RESUMES: Final = "test_legal_resume_is_created_and_can_be_claimed"
+OF_RESUMES: Final = "test_resume_is_continued_and_starts_subagents_as_a_chat"
 SUBAGENTS: Final = "test_legal_subagents_are_created_and_can_be_claimed"
 
 
@@ -146,4 +148,68 @@ class ResumesCompletedRunsAlone(AgentRunService):
         creator = await self.repository.run(new["created_by_run_id"])
         if creator is None or creator.status != COMPLETED:
             raise CreationRefused("creator_status", "only a completed run can be continued")
+        return await super().create_resume(**new)
+
+
+@defect(
+    "takes_any_parent_conversation", refutes="CREATE-1", caught_by=USER, because="parent_conversation_of_another_user"
+)
+class TakesAnyParentConversation(AgentRunService):
+    """Does not ask whose the conversation is in which the creator works."""
+
+    async def _check_relation(self, relation_id: str, uid: str, creator: HeldRun, conversation_id: str) -> None:
+        self._parent = creator.conversation_id
+        await super()._check_relation(relation_id, uid, creator, conversation_id)
+
+    async def _check_conversation(self, conversation_id: str | None, uid: str) -> None:
+        if conversation_id != getattr(self, "_parent", None):
+            await super()._check_conversation(conversation_id, uid)
+
+
+@defect("leaves_no_scope_to_the_constraint", refutes="CREATE-1", caught_by=SCOPE, because="23514")
+class LeavesNoScopeToTheConstraint(AgentRunService):
+    """Checks a scope that is given; one that is not is written as it is, and PostgreSQL refuses the row."""
+
+    async def create_subagent(self, **new: Any) -> str:
+        creator = await self.repository.run(new["created_by_run_id"])
+        self._no_scope = creator is not None and not new["scope_conversation_id"]
+        if creator is not None and self._no_scope:
+            new["scope_conversation_id"] = creator.scope_conversation_id
+        return await super().create_subagent(**new)
+
+    async def _insert(self, **values: str | None) -> str:
+        if getattr(self, "_no_scope", False):
+            values["scope_conversation_id"] = None
+        return await super()._insert(**values)
+
+
+@defect("takes_any_running_creator", refutes="CREATE-1", caught_by=OWNER, because="token_of_nobody")
+class TakesAnyRunningCreator(AgentRunService):
+    """Does not ask whether the caller's token is the creator's: whoever knows its id may start subagents of it."""
+
+    async def create_subagent(self, **new: Any) -> str:
+        creator = await self.repository.run(new["created_by_run_id"])
+        token = None if creator is None else creator.owner_token
+        return await super().create_subagent(**{**new, "owner_token": token or new["owner_token"]})
+
+
+@defect("lets_resumes_start_no_subagents", refutes="CREATE-3", caught_by=OF_RESUMES, because="legal_refused")
+class LetsResumesStartNoSubagents(AgentRunService):
+    """Takes a resume for a run that only ends what another began."""
+
+    async def create_subagent(self, **new: Any) -> str:
+        creator = await self.repository.run(new["created_by_run_id"])
+        if creator is not None and creator.run_type == RESUME:
+            raise CreationRefused("creator", f"run {creator.id} is a resume")
+        return await super().create_subagent(**new)
+
+
+@defect("resumes_chats_alone", refutes="CREATE-3", caught_by=OF_RESUMES, because="legal_refused")
+class ResumesChatsAlone(AgentRunService):
+    """Lets a run be continued once: a resume that stops for a person again can't go on."""
+
+    async def create_resume(self, **new: Any) -> str:
+        creator = await self.repository.run(new["created_by_run_id"])
+        if creator is not None and creator.run_type != CHAT:
+            raise CreationRefused("creator", f"run {creator.id} is no chat")
         return await super().create_resume(**new)

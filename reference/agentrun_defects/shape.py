@@ -8,6 +8,7 @@ from typing import Any, Final, LiteralString
 from agentrun_defects._control import defect, schema_defect
 from agentrun_reference.outcomes import Change, Claimed, Ended, IllegalRunShape, ReconcileResult, Refused, Renewed
 from agentrun_reference.repository import AgentRunRepository, HeldRun
+from agentrun_reference.shape import FAILED, PENDING
 
 INSERT: Final = "test_insert_accepts_exactly_the_legal_shapes"
 UPDATE: Final = "test_update_accepts_exactly_the_legal_shapes"
@@ -18,6 +19,7 @@ UPGRADE: Final = "test_upgrade_changes_no_row"
 OWNER: Final = "test_owner_ends_a_run_of_odd_shape"
 MAINTENANCE: Final = "test_illegal_active_run_can_be_ended_by_maintenance_and_written_in_no_other_way"
 TYPED: Final = "test_operations_on_an_illegal_run_answer_with_a_typed_error_or_end_it"
+CLAIM: Final = "test_claim_ends_illegal_runs_and_reports_them"
 FETCH: Final = "test_fetch_next_goes_on_behind_illegal_runs"
 SWEEP: Final = "test_reconcile_ends_illegal_runs_and_the_rest_of_the_sweep"
 BATCHES: Final = "test_reconcile_in_batches_goes_on_behind_illegal_runs"
@@ -292,3 +294,15 @@ class IllegalEndNotReported(AgentRunRepository):
 
     async def reconcile_expired_leases(self, *, limit: int | None = None) -> ReconcileResult:
         return replace(await super().reconcile_expired_leases(limit=limit), ended_illegal=frozenset())
+
+
+@defect("illegal_pending_run_keeps_its_attempt_open", refutes="SHAPE-6", caught_by=CLAIM, because="open_attempt")
+class IllegalPendingRunKeepsItsAttemptOpen(AgentRunRepository):
+    """A claim that ends an illegal run takes it that a pending one has no attempt to close."""
+
+    async def _end_illegal(self, run: HeldRun, *, outcome: str) -> Ended:
+        if run.status != PENDING:
+            return await super()._end_illegal(run, outcome=outcome)
+        ending = {"status": FAILED, "finished_at": run.now, "error_type": "invalid_runtime_scope"}
+        await self._write([run.id], ending)
+        return Ended(FAILED, illegal=True)

@@ -86,6 +86,9 @@ async def test_subagent_for_another_user_is_refused(world: World) -> None:
     relation = await world.plant.relation(parent, child, USER)
     elsewhere = replace(family.legal, conversation_id=child, subagent_relation_id=relation)
     await _refused(world, elsewhere, "conversation_of_another_user")
+    astray = await world.run("running", uid=USER, conversation_id=await world.plant.conversation(STRANGER))
+    below_it = (await _family(world, astray)).legal
+    await _refused(world, below_it, "parent_conversation_of_another_user")
     await _only_legal_one_is_accepted(world, family)
 
 
@@ -97,6 +100,23 @@ async def test_subagent_of_another_creator_is_refused(world: World) -> None:
     await _refused(world, replace(family.legal, created_by_run_id=None), "no_creator")
     await _refused(world, replace(family.legal, created_by_run_id=other.creator.id), "foreign_creator")
     await _only_legal_one_is_accepted(world, family)
+
+
+@claim("CREATE-1")
+async def test_subagent_by_another_than_its_creators_owner_is_refused(world: World) -> None:
+    """The token is nobody's, or that of a run in the same place: two subagents work side by side over one relation."""
+    top = await _family(world)
+    place: dict[str, Any] = {"conversation_id": top.child, "subagent_relation_id": top.relation}
+    one, beside = [await world.run("running", creator=top.creator, **place) for _ in range(2)]
+    family = await _family(world, one)
+    await _refused(world, replace(family.legal, owner_token="nobodys"), "token_of_nobody")
+    await _refused(world, replace(family.legal, owner_token=beside.owner_token), "token_of_another_run")
+    await _refused(world, replace(family.legal, created_by_run_id=beside.id), "creator_of_another_owner")
+    await _only_legal_one_is_accepted(world, family)
+    await _only_legal_one_is_accepted(
+        world,
+        replace(family, legal=replace(family.legal, created_by_run_id=beside.id, owner_token=beside.owner_token)),
+    )
 
 
 @claim("CREATE-1")
@@ -145,6 +165,7 @@ async def test_subagent_in_another_scope_than_its_creators_is_refused(world: Wor
             "scope_of_its_own": family.child,
             "scope_of_no_use": await world.plant.conversation(USER),
             "scope_of_another_user": await world.plant.conversation(STRANGER),
+            "no_scope": None,
         }
         for because, scope in scopes.items():
             await _refused(world, replace(family.legal, scope_conversation_id=scope), because)
@@ -192,6 +213,22 @@ async def test_legal_resume_is_created_and_can_be_claimed(world: World) -> None:
     expect_equal(places, (conversation, conversation), "wrong_row", "conversation and scope of the new run")
     expect_equal((await world.snapshot()).statuses()[interrupted.id], "interrupted", "creator_changed", "the creator")
     await _can_be_claimed(world, row)
+
+
+@claim("CREATE-3")
+async def test_resume_is_continued_and_starts_subagents_as_a_chat(world: World) -> None:
+    """An interrupted resume goes on in another resume; a running resume starts a subagent."""
+    chat = await world.run("interrupted", uid=USER)
+    stopped = await world.run("interrupted", creator=chat, run_type="resume")
+    row = await _accepted(world, NewRun("resume", uid=USER, created_by_run_id=stopped.id))
+    places = (row.conversation_id, row.scope_conversation_id)
+    wanted = (chat.conversation_id, chat.conversation_id)
+    expect_equal(places, wanted, "wrong_row", "conversation and scope of a resume's resume")
+    running = await _can_be_claimed(world, row)
+    if running.owner_token is None:
+        running = await world.run("running", creator=stopped, run_type="resume")
+    family = await _family(world, running)
+    await _only_legal_one_is_accepted(world, family)
 
 
 @claim("CREATE-3")

@@ -208,18 +208,23 @@ async def test_illegal_run_can_be_locked_and_referred_to(world: World) -> None:
 
 @claim("SHAPE-6")
 async def test_claim_ends_illegal_runs_and_reports_them(world: World) -> None:
-    """Pending ones, expired ones with an attempt and without: failed, and the answer says why."""
+    """Pending ones, expired ones with an attempt and without, pending ones whose last attempt was left open."""
     around = await Surroundings.plant(world)
     past = await long_ago(world)
     pending = await plant_every_kind(world, around, "pending")
     expired = await plant_every_kind(world, around, "running", **past)
     ownerless = await plant_kinds(FEW, world, around, "running", **past | NO_OWNER)
-    for planted in (pending, expired, ownerless):
+    left_open = await plant_kinds(FEW, world, around, "pending")
+    if world.plant.keeps_attempts:
+        for run in left_open.values():
+            await world.plant.attempt(run, owner_token=f"{run.id}-gone", started_at=past["started_at"])
+    for planted in (pending, expired, ownerless, left_open):
         for tried in await try_each(world, "claim", planted, new_claim):
             expect_equal(tried.answer, Ended("failed", illegal=True), "not_reported", tried.what)
         seen = await expect_ended(world, planted, "failed", INVALID_SCOPE)
     if world.plant.keeps_attempts:
         expect_outcome(seen, expired, "lease_expired")
+        expect_outcome(seen, left_open, "lease_expired")
         added = [kind for kind, run in [*pending.items(), *ownerless.items()] if seen.attempts_of(run.id)]
         expect(not added, "attempt_invented", f"runs that were never claimed got attempts: {added}")
 
