@@ -14,10 +14,13 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
+from leaseproof.report.view import plain
 from leaseproof.system import Cap, Facts, System
 
 GROUP = "leaseproof.systems"
 VARIABLE = "LEASEPROOF_SYSTEM"
+LONGEST = 100
+"""Characters of a system's name or version: they head every report."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,7 @@ def _check(system: System, name: str) -> None:
     for attribute in ("name", "version", "schema"):
         if not isinstance(getattr(system, attribute, None), str):
             raise WrongSystem(f"--system {name!r}: its {attribute!r} must be a text")
+    _check_heading(system, name)
     if not isinstance(getattr(system, "facts", None), Facts):
         raise WrongSystem(f"--system {name!r}: its 'facts' must be a leaseproof.system.Facts")
     if not system.releases:
@@ -110,6 +114,17 @@ def _check(system: System, name: str) -> None:
         )
     if silent := [cap for cap, reason in left_out.items() if not str(reason).strip()]:
         raise WrongSystem(f"--system {name!r}: {_listed(silent)}: 'not_promised' without a reason; give one")
+
+
+def _check_heading(system: System, name: str) -> None:
+    """Name and version are short, and each of their characters can be seen."""
+    for attribute in ("name", "version"):
+        text: str = getattr(system, attribute)
+        if not text.strip() or len(text) > LONGEST or plain(text) != text:
+            raise WrongSystem(
+                f"--system {name!r}: its {attribute!r} must be 1 to {LONGEST} characters that can be seen, "
+                f"not {plain(text[:LONGEST])!r}"
+            )
 
 
 def _listed(names: Iterable[object]) -> str:

@@ -6,11 +6,14 @@ import html
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from samples import CHECKS, DIRTY, control_of, good_facts, row, sample
 
+from leaseproof.cli.table import show
 from leaseproof.evidence.model import Evidence
 from leaseproof.report.files import write_reports
 from leaseproof.report.html import render_html
@@ -18,7 +21,9 @@ from leaseproof.report.markdown import escape, render_markdown
 from leaseproof.report.view import View, evidence_of, first_sentence, label, negative_of, plain
 
 GOOD = sample()
+UNSEEN = "\x1b\r\x07\x9b\u202e\u2066\u200b\u2800\u3164\ufe0f\U000e0041"
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(1)>\" ' | `x` [a](http://b) @someone \x1b[31m"
+HOSTILE += f" :white_check_mark: $x$ {UNSEEN}"
 
 
 class Page(HTMLParser):
@@ -116,13 +121,34 @@ def test_nothing_of_the_file_becomes_markup_of_markdown() -> None:
     assert set(re.findall(r"</?[a-z]+", text)) == {
         *("<details", "</details", "<summary", "</summary", "<sub", "</sub"),
     }
+    assert ":white_check_mark" not in text
+    assert "&#58;&#8203;white_check_mark:" in text
+    assert "&#64;&#8203;someone" in text
+    assert "$" not in text
     tables = [line for line in text.splitlines() if line.startswith("| ")]
     assert {line.count("|") for line in tables} <= {5, 6}
 
 
 @pytest.mark.parametrize("character", list("\\`*[]|~<>&@#!"))
 def test_special_characters_of_markdown_are_escaped(character: str) -> None:
-    assert escape(f"a{character}b") == f"a&#{ord(character)};b"
+    assert escape(f"a{character} b") == f"a&#{ord(character)}; b"
+
+
+def shown(evidence: Evidence) -> str:
+    """What `verify` prints."""
+    screen = Console(file=StringIO(), width=140, color_system=None)
+    show(evidence, screen, Path(HOSTILE))
+    assert isinstance(screen.file, StringIO)
+    return screen.file.getvalue()
+
+
+@pytest.mark.parametrize("render", [render_html, render_markdown, shown])
+def test_no_character_of_the_file_is_unseen_or_moves_others(render: Callable[[Evidence], str]) -> None:
+    text = render(hostile())
+    assert [one for one in UNSEEN if one in text] == []
+    assert "x1b" in text
+    assert "u202e" in text
+    assert {one for one in text if not one.isprintable()} <= {"\n"}
 
 
 def test_markdown_stays_readable() -> None:

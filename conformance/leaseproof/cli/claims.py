@@ -65,7 +65,7 @@ def _results(file: Path | None, catalogue: Catalogue) -> dict[str, str]:
     try:
         evidence: Evidence = read_evidence(file or LAST)
     except BadEvidence as error:
-        fail(plain(str(error)))
+        fail(str(error))
     return {row.id: _result(row, catalogue.claims[row.id]) for row in evidence.claims if row.id in catalogue.claims}
 
 
@@ -87,7 +87,7 @@ def _list(claims: Iterable[Claim], lock: Lock, results: Mapping[str, str]) -> Ta
         cells = [claim.id, claim.kind, " ".join(claim.records), claim.tier, checks]
         result = results.get(claim.id, "")
         shown = [Text(result, style=STYLES.get(result.partition(" (")[0], ""))] if results else []
-        table.add_row(*cells, *shown, first_sentence(claim.must))
+        table.add_row(*map(Text, cells), *shown, Text(first_sentence(claim.must)))
     return table
 
 
@@ -113,7 +113,7 @@ def _show(claim: Claim, lock: Lock, result: str | None) -> None:
     }
     for name, text in lines.items():
         if text:
-            table.add_row(name, Text(text))
+            table.add_row(name, Text(plain(text, keep="\n")))
     console().print(table)
     console().print()
 

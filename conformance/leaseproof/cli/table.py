@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from leaseproof.evidence.model import ClaimRow, Evidence, InEnvironment, Result, Verdict
-from leaseproof.report.view import View
+from leaseproof.report.view import View, plain
 
 STYLES = {"Passed": "green", "Failed": "bold red", "Inconclusive": "yellow", "Stale": "yellow", "Not run": "dim"}
 ORDER: tuple[Result, ...] = ("Passed", "Failed", "Inconclusive", "Stale", "Not run")
@@ -79,7 +79,7 @@ def _told(result: Result, *, provisional: bool) -> Text:
 def _provisional(evidence: Evidence, reason: str) -> Text:
     changes = ", ".join(evidence.subject.changes[:5])
     said = f"{reason}: every row reads Not run, the outcomes below are provisional"
-    return Text(said + (f" ({changes})" if changes else ""), style="yellow")
+    return Text(plain(said + (f" ({changes})" if changes else "")), style="yellow")
 
 
 def _checks(found: InEnvironment) -> str:
@@ -109,7 +109,7 @@ def _records(evidence: Evidence) -> Text:
     for record in evidence.records:
         result = record.provisional or record.result
         told = _told(result, provisional=record.provisional is not None and result != "Not run")
-        parts.append(Text(f"{record.id} ").append_text(told))
+        parts.append(_said(f"{record.id} ").append_text(told))
     return Text("records  ").append_text(Text(" · ").join(parts))
 
 
@@ -121,4 +121,9 @@ def _closing(evidence: Evidence, report: Path) -> Text:
         for result in ORDER
         if counted.get(result) or result != "Stale"
     ]
-    return Text(" · ".join([*counts, view.core_passed, f"report {report}"]))
+    return _said(" · ".join([*counts, view.core_passed, f"report {report}"]))
+
+
+def _said(text: str) -> Text:
+    """What a system, a check or a file says, as it may be shown."""
+    return Text(plain(text))

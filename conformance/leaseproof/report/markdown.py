@@ -13,6 +13,7 @@ from leaseproof.report.view import (
     evidence_of,
     label,
     negative_of,
+    plain,
     provisional_of,
     reason_of,
     servers_of,

@@ -21,7 +21,9 @@ from leaseproof.evidence.model import (
 )
 from leaseproof.evidence.verdicts import WORST
 
-_UNSEEN: Final = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\uffa0\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+_UNSEEN: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\uffa0\ufe00-\ufe0f\U000e0100-\U000e01ef]"
+)
 """Characters without a shape that Python calls printable."""
 BEST_FIRST: tuple[Result, ...] = tuple(reversed(WORST))
 
