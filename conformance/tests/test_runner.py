@@ -60,6 +60,22 @@ def test_secrets_stay_out_of_pytests_output(job: Job) -> None:
     assert "hunter2" not in (job.folder / "main.jsonl").read_text()
 
 
+def test_a_private_key_over_several_lines_stays_out_of_pytests_output(job: Job) -> None:
+    suite = """
+KEY = "\\n".join(["-----BEGIN PRIVATE KEY-----", "hun" + "ter2", "-----END PRIVATE KEY-----", "what follows stays"])
+
+@claim("A-1")
+async def test_a(system_under_test): raise OSError(KEY)
+"""
+    toy.write_suite(job.folder.parent, suite)
+    run(job)
+    output = job.output_file.read_text()
+    assert "hunter2" not in output
+    assert "what follows stays" in output
+    [fact] = [fact for log in read_logs(job.folder) for fact in log.of("finished")]
+    assert "hunter2" not in fact["detail"]
+
+
 def test_facts_are_told_while_the_run_goes_on(job: Job) -> None:
     told: list[str] = []
     assert run(job, lambda facts: told.extend(str(fact["kind"]) for fact in facts)) == 0

@@ -15,6 +15,7 @@ from leaseproof.evidence.merge import CannotMerge
 from leaseproof.evidence.merge import merge as merged
 from leaseproof.evidence.model import BadEvidence, Evidence, read_evidence, schema_text
 from leaseproof.evidence.project import differences
+from leaseproof.evidence.redact import redact
 from leaseproof.evidence.verdicts import problems
 from leaseproof.files import write_text
 from leaseproof.report.files import FORMATS
@@ -59,7 +60,7 @@ def merge(
     try:
         evidence = merged([(str(file), _sound(file)) for file in files])
     except CannotMerge as error:
-        fail(plain(str(error)))
+        fail(str(error))
     _put(evidence.text, output)
     if output is not None:
         view = View(evidence)
@@ -101,14 +102,14 @@ def _read(file: Path) -> Evidence:
     try:
         return read_evidence(file)
     except BadEvidence as error:
-        fail(plain(str(error)))
+        fail(str(error))
 
 
 def _sound(file: Path) -> Evidence:
     """The evidence, whose stated results follow from its facts; else the command ends."""
     evidence = _read(file)
     if found := problems(evidence):
-        fail(plain(f"{file}: {found[0]} (`leaseproof matrix verify` shows all)"), FAILED)
+        fail(f"{file}: {found[0]} (`leaseproof matrix verify` shows all)", FAILED)
     return evidence
 
 
@@ -148,4 +149,4 @@ def _put(text: str, output: Path | None) -> None:
 
 
 def _say(text: str) -> None:
-    console().print(plain(text), markup=False, soft_wrap=True)
+    console().print(plain(redact(text)), markup=False, soft_wrap=True)

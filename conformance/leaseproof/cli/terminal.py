@@ -8,6 +8,8 @@ import typer
 from rich.console import Console
 
 from leaseproof.cli import WRONG_USE
+from leaseproof.evidence.redact import redact
+from leaseproof.report.view import plain
 
 
 def console() -> Console:
@@ -22,6 +24,6 @@ def errors() -> Console:
 
 
 def fail(message: str, code: int = WRONG_USE) -> NoReturn:
-    """Say what is wrong and end with this exit code."""
-    errors().print(f"leaseproof: {message}", markup=False)
+    """Say what is wrong, without secrets and control characters, and end with this exit code."""
+    errors().print(plain(redact(f"leaseproof: {message}"), keep="\n"), markup=False)
     raise typer.Exit(code)

@@ -13,13 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import RawIOBase
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
 from leaseproof.evidence.follow import Follower
 from leaseproof.evidence.plan import Plan
-from leaseproof.evidence.redact import redact
+from leaseproof.evidence.redact import inside_key, redact
 from leaseproof.servers import folders
 
 SUITES = Path(__file__).parents[1] / "suites"
@@ -175,12 +176,25 @@ def _until_removed(run: str) -> None:
 
 
 def _save(stream: IO[bytes], path: Path) -> None:
-    """Copy pytest's output to its file without secrets; what a full disk does not take is dropped."""
+    """Copy pytest's output to its file without secrets, a key as a whole; what a full disk does not take is dropped."""
     try:
         path.touch()
     except OSError:
         path = Path(os.devnull)
     with stream, path.open("wb", buffering=0) as file:
-        for line in stream:
-            with contextlib.suppress(OSError):
-                file.write(redact(line.decode(errors="replace")).encode())
+        text, inside = "", False
+        for line in map(_decoded, stream):
+            text, inside = text + line, inside_key(line, inside)
+            if not inside:
+                _put(file, text)
+                text = ""
+        _put(file, text)
+
+
+def _decoded(line: bytes) -> str:
+    return line.decode(errors="replace")
+
+
+def _put(file: RawIOBase, text: str) -> None:
+    with contextlib.suppress(OSError):
+        file.write(redact(text).encode())

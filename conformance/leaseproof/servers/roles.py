@@ -8,6 +8,7 @@ import zlib
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
 from leaseproof.servers.address import Address
 from leaseproof.servers.errors import ServersError
@@ -18,15 +19,33 @@ NAMED = re.compile(r"lp_(r[0-9a-f]{7})_\w+")
 LIFE = 0x6C656173  # the class of the kit's advisory locks ("leas"); the second key is of the run
 SWEEP = LIFE + 1
 OLDEST = 150000
+UNSAFE = re.compile(r"[^\w.~!$&'()*+,;=:%\-]")  # in the user or password of a URL
 
 
 def connect(dsn: str, name: str) -> Connection:
     """An administrator's connection. ServersError, without the password, when the server does not let it in."""
+    _check_form(dsn)
     try:
         return psycopg.connect(dsn, autocommit=True, application_name=name)
     except psycopg.Error as error:
         said = " ".join(str(error).split())
         raise ServersError(f"PostgreSQL can't be reached: {said}; check the address, and that it runs") from error
+
+
+def _check_form(dsn: str) -> None:
+    """Refuse what libpq can't read, or would read otherwise than it looks: its message would show parts of it."""
+    userinfo = dsn.partition("://")[2].partition("?")[0].rpartition("@")[0]
+    try:
+        conninfo_to_dict(dsn)
+        readable = not UNSAFE.search(userinfo)
+    except psycopg.ProgrammingError:
+        readable = False
+    if not readable:
+        raise ServersError(
+            "the address given by --dsn can't be read (it is not shown, it may hold a password): give "
+            "postgresql://user:password@host:port/database with special characters of user and password as %40 and "
+            "so on, or host=... user=... password='...' dbname=..."
+        )
 
 
 def claim_run(connection: Connection, run: str) -> None:
