@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import select, text
+from sqlalchemy import ColumnElement, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -31,6 +31,7 @@ HOLDERS: Final = "test_cancel_returns_each_run_with_a_holder_once"
 ILLEGAL_OWNER: Final = "test_cancel_returns_the_owner_of_a_run_of_illegal_shape"
 TIMES_OUT: Final = "test_blocked_cancel_times_out_without_a_trace_and_can_be_repeated"
 SHORT_WAITS: Final = "test_many_short_waits_together_stay_within_the_timeout"
+LEVEL_AFTER_LEVEL: Final = "test_short_waits_on_every_level_together_stay_within_the_timeout"
 NOTHING_OUTLIVES: Final = "test_no_lock_outlives_the_transaction_of_a_lease_operation"
 
 
@@ -268,6 +269,24 @@ class TimesEachLockOutAlone(AgentRunRepository):
             )
         )
         return await super().request_cancel_execution_tree(root_id)
+
+
+@defect("times_each_level_out_alone", refutes="LOCK-7", caught_by=LEVEL_AFTER_LEVEL, because="no_timeout")
+class TimesEachLevelOutAlone(AgentRunRepository):
+    """Leaves the time-out to PostgreSQL, which gives each level's statement the whole of it again."""
+
+    _timeout: str | None = None
+
+    async def request_cancel_execution_tree(self, root_id: str) -> CancelResult:
+        self._timeout = await self._connection.scalar(text("SELECT current_setting('statement_timeout')"))
+        await self._connection.execute(text("SET LOCAL statement_timeout = 0"))
+        return await super().request_cancel_execution_tree(root_id)
+
+    async def _lock(self, *conditions: ColumnElement[bool], **parameters: Any) -> list[HeldRun]:
+        if self._timeout is not None:
+            again = text("SELECT set_config('statement_timeout', :timeout, true)")
+            await self._connection.execute(again, {"timeout": self._timeout})
+        return await super()._lock(*conditions, **parameters)
 
 
 @defect("keeps_what_it_got_before_the_timeout", refutes="LOCK-7", caught_by=TIMES_OUT, because="partial_effect")

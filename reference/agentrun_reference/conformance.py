@@ -354,6 +354,8 @@ def translated() -> Iterator[None]:
         yield
     except outcomes.IllegalRunShape as error:
         raise IllegalShape(str(error)) from error
+    except outcomes.OperationTimedOut as error:
+        raise TimedOut(str(error)) from error
     except DBAPIError as error:
         fault = _fault(_sqlstate(error))
         if fault is None:

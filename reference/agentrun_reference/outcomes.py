@@ -71,6 +71,13 @@ class IllegalRunShape(Exception):
         self.run_id = run_id
 
 
+class OperationTimedOut(Exception):
+    """The operation's statements took longer, together, than one may (LOCK-7); nothing was written."""
+
+    def __init__(self, statement_timeout: str) -> None:
+        super().__init__(f"the time-out of {statement_timeout} passed between two waits; roll back and repeat")
+
+
 class CreationRefused(Exception):
     """The creation service made no run; `reason` is a word for the check that failed (CREATE-1, 2)."""
 

@@ -31,6 +31,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from agentrun_reference.attempts import LEASE_EXPIRED, RETRY_RELEASED, Attempts, History, among
+from agentrun_reference.deadline import Deadline
 from agentrun_reference.outcomes import (
     CancelResult,
     Change,
@@ -228,18 +229,23 @@ class AgentRunRepository:
         """Cancel the tree below the run (LOCK-1..5, CANCEL-1); the caller signals `to_signal` after its commit.
 
         Locks: the root, terminal or not; then the active runs of one level after another, each level in
-        (created_at, id). A level is listed when all above it is held, so that it can't grow any more.
+        (created_at, id). A level is listed when all above it is held, so that it can't grow any more. All of them
+        together wait no longer than one statement may (LOCK-7). Raises OperationTimedOut.
         """
+        deadline = await Deadline.of_one_statement(self._connection)
         root = await self.lock_run(root_id)
         if root is None:
             return CancelResult()
         held, seen, level = [root], {root_id}, {root_id}
         while level := await self._children(level) - seen:
             seen |= level
+            await deadline.go_on()
             held += await self._lock_level(level)
         active = [run for run in held if run.is_active]
         untouched = await self._statuses(seen - {run.id for run in active})
+        await deadline.go_on()
         cancelled = await self._cancel(active)
+        await deadline.restore()
         return CancelResult(
             to_signal=tuple(run.id for run in active if run.has_holder),
             runs=untouched | cancelled,

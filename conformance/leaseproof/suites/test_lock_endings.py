@@ -1,14 +1,15 @@
 """LOCK-7 and LOCK-10: how a wait for a lock ends, and that nothing stays behind when a transaction has ended."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 from leaseproof.capabilities import Cap
 from leaseproof.checks import claim, expect, expect_equal
-from leaseproof.system import CancelAnswer, NewRun, Operations, Style, TimedOut
+from leaseproof.system import CancelAnswer, NewRun, Operations, TimedOut
 from leaseproof.world.actors import Participant
 from leaseproof.world.facts import Run
+from leaseproof.world.trees import Branch, uniform
 from leaseproof.world.waits import Pending
 from leaseproof.world.world import World
 
@@ -46,14 +47,25 @@ async def test_blocked_cancel_times_out_without_a_trace_and_can_be_repeated(worl
 @claim("LOCK-7")
 async def test_many_short_waits_together_stay_within_the_timeout(world: World) -> None:
     """Each sibling in turn is held for less than the time-out: the cancel ends in time all the same."""
-    tree = await world.tree("running", ["running"] * 6)
+    await _times_out_though_each_wait_is_short(world, ["running"] * 6, SHORT)
+
+
+@claim("LOCK-7", slow=True)
+async def test_short_waits_on_every_level_together_stay_within_the_timeout(world: World) -> None:
+    """Each level in turn is held for less than the time-out: the cancel ends in time all the same."""
+    await _times_out_though_each_wait_is_short(world, [uniform(4, 1)], 2 * SHORT)
+
+
+async def _times_out_though_each_wait_is_short(world: World, below: Sequence[Branch], timeout: float) -> None:
+    """Hold the runs below a root one after another, each for half of the time-out."""
+    tree = await world.tree("running", below)
     before = await world.raw_runs()
     holder, relief = await world.session("holder"), await world.session("relief")
-    hasty = world.actor("hasty", statement_timeout=SHORT)
+    hasty = world.actor("hasty", statement_timeout=timeout)
     await holder.lock(tree.descendants[0].id)
     async with hasty.running(hasty.outcome(_cancel(tree.root))) as cancel:
         for following in [*tree.descendants[1:], None]:
-            if await _ended_or_waiting_for(world, cancel, hasty, seconds=SHORT / 2):
+            if await _ended_or_waiting_for(world, cancel, hasty, seconds=timeout / 2):
                 break
             if following is not None:
                 await relief.lock(following.id)
@@ -158,7 +170,7 @@ async def test_no_lock_outlives_the_transaction_of_a_cancel(world: World) -> Non
 
 def _ends(world: World) -> tuple[str, ...]:
     """The ways in which a transaction of the suite's can end; operations with their own only commit."""
-    return ("commit", "rollback") if world.system.style is Style.caller else ("commit",)
+    return ("commit", "rollback") if world.promises(Cap.caller_transaction) else ("commit",)
 
 
 def _call(operation: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Call:
@@ -172,7 +184,7 @@ async def _nothing_outlives(world: World, actor: Participant, runs: list[Run], c
     before = await world.raw_runs()
     async with actor.transaction() as transaction:
         await transaction.outcome(call)
-        if world.system.style is Style.caller:
+        if world.promises(Cap.caller_transaction):
             for run in runs:
                 await prober.expect_locked(run.id, "inside the transaction, run")
         if ends_in == "rollback":
