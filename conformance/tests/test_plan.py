@@ -43,13 +43,26 @@ def test_verify_leaves_out_a_named_control_that_is_not_installed() -> None:
 def test_controls_try_slow_checks_only_where_they_are_named() -> None:
     controls = {"d": control("d", "test_slow"), "v": control("v", None)}
     checks = ["test_a", "test_slow", "test_slower"]
-    items = items_for_controls(controls, {"d": checks, "v": checks}, frozenset({"test_slow", "test_slower"}))
+    items = items_for_controls(
+        controls, {"d": {"A-1": checks}, "v": {"A-1": checks}}, frozenset({"test_slow", "test_slower"})
+    )
     assert set(pairs(items)) == {("d", "test_a"), ("d", "test_slow"), ("v", "test_a")}
+
+
+def test_a_defect_meets_one_check_of_each_other_claim_and_a_variant_all() -> None:
+    controls = {name: control(name) for name in "defghijk"} | {"v": control("v", None)}
+    claims = {"A-1": ["test_a", "test_b"], "A-2": ["test_c", "test_d"]}
+    items = pairs(items_for_controls(controls, dict.fromkeys(controls, claims), frozenset()))
+    others = [check for system, check in items if system != "v" and check in claims["A-2"]]
+    assert [check for system, check in items if system == "v"] == ["test_a", "test_b", "test_c", "test_d"]
+    assert {(name, check) for name in "defghijk" for check in claims["A-1"]} <= set(items)
+    assert (len(others), set(others)) == (8, {"test_c", "test_d"})
+    assert len(items_for_controls(controls, dict.fromkeys(controls, claims), frozenset(), full=True)) == 36
 
 
 def test_systems_of_one_schema_stand_side_by_side() -> None:
     controls = {"a": control("a", schema="z"), "b": control("b", schema="y"), "c": control("c", schema="z")}
-    items = items_for_controls(controls, {key: ["test_a"] for key in controls}, frozenset())
+    items = items_for_controls(controls, {key: {"A-1": ["test_a"]} for key in controls}, frozenset())
     assert [item.system for item in items] == ["b", "a", "c"]
 
 

@@ -28,6 +28,7 @@ DEADLINE = 30.0
 """Seconds of a check on a control: a broken system may make many checks wait."""
 
 Some = Annotated[list[str] | None, typer.Option("--control", metavar="ID", help="Try this control alone (repeatable).")]
+Full = Annotated[bool, typer.Option("--full", help="Try every check on every defect, not one of each other claim.")]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the grid to this file too.")]
 MARKS: Mapping[Cell, str] = {"refuted": "x", "passed": ".", "undecided": "?", "not tried": " "}
 STYLES = {"caught": "green", "passed": "green", "errored": "yellow", "absent": "yellow"}
@@ -38,6 +39,7 @@ def controls(
     system: options.System = None,
     control: Some = None,
     workers: options.Workers = "auto",
+    full: Full = False,
     seed: options.Seed = 0,
     json_file: Json = None,
     reports: options.Reports = Path("reports"),
@@ -54,7 +56,7 @@ def controls(
         fail(f"no controls of {ready.loaded.system.name} are installed (entry points leaseproof.controls)")
     prepare.known("control", control or [], ready.controls, "`leaseproof controls`")
     variables = prepare.servers(given)
-    folder = prepare.reports(reports)
+    folder = prepare.reports(context, reports)
     if json_file is not None and not json_file.resolve().parent.is_dir():
         fail(f"--json {json_file}: there is no folder {json_file.resolve().parent}")
 
@@ -65,7 +67,9 @@ def controls(
         system=ready.loaded.name,
         subject=ready.loaded.system.name,
         mode="controls",
-        items=items_for_controls(picked, {name: _applying(one, ready, given) for name, one in picked.items()}, slow),
+        items=items_for_controls(
+            picked, {name: _applying(one, ready, given) for name, one in picked.items()}, slow, full=full
+        ),
         seed=seed,
         dsn=dsn and redact(dsn),
         redis_url=redis_url and redact(redis_url),
@@ -82,18 +86,17 @@ def controls(
     raise typer.Exit(FAILED if found.refuted else INCONCLUSIVE if found.undecided else 0)
 
 
-def _applying(control: Control, ready: prepare.Ready, given: Given) -> set[str]:
-    """The checks of all claims that are built, run here by default, and are promised by the control."""
+def _applying(control: Control, ready: prepare.Ready, given: Given) -> dict[str, tuple[str, ...]]:
+    """The claims, with their checks, that are built, run here by default, and are promised by the control."""
     probes = probe(given)
     try:
         left_out: Mapping[Cap, str] = control.system().not_promised
     except Exception:  # noqa: BLE001 - shows when the control is tried
         left_out = ready.loaded.system.not_promised
     return {
-        test
+        claim.id: ready.lock.claims[claim.id].tests
         for claim in ready.catalogue.claims.values()
         if claim.tier in DEFAULT and probes[claim.tier].can_run and set(claim.requires).isdisjoint(left_out)
-        for test in ready.lock.claims[claim.id].tests
     }
 
 

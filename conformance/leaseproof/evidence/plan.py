@@ -95,19 +95,32 @@ def items_for_verify(
 
 
 def items_for_controls(
-    controls: Mapping[str, Control], applying: Mapping[str, Iterable[str]], slow: frozenset[str]
+    controls: Mapping[str, Control],
+    applying: Mapping[str, Mapping[str, Sequence[str]]],
+    slow: frozenset[str],
+    *,
+    full: bool = False,
 ) -> tuple[Item, ...]:
-    """Each check on each control, but slow ones only on the controls that name them.
+    """Each control on every check of the claims that it declares; a variant on every check, a defect on one of each
+    other claim, drawn by its id (`full`: on all), to see that the claim still passes. Slow checks run only where named.
 
-    applying: id of a control to the checks that its promises call for.
+    applying: id of a control to the claims that its promises call for, with the names of their checks.
     """
     items = []
     for control in controls.values():
-        checks = {check for check in applying[control.id] if check not in slow}
-        if control.caught_by is not None:
-            checks.add(control.caught_by)
-        items += [Item(system=control.id, check=check) for check in sorted(checks)]
+        wanted = {control.caught_by} if control.caught_by is not None else set()
+        for claim, checks in applying[control.id].items():
+            quick = [check for check in checks if check not in slow]
+            whole = full or control.kind == "variant" or claim == control.refutes or claim in control.also
+            wanted.update(quick if whole else _one(quick, f"{control.id} {claim}"))
+        items += [Item(system=control.id, check=check) for check in sorted(wanted)]
     return _in_order(items, controls)
+
+
+def _one(checks: Sequence[str], by: str) -> Sequence[str]:
+    """One of these, if any, the same each time; over many controls each has its turn."""
+    place = int(hashlib.sha256(by.encode()).hexdigest(), 16) % len(checks) if checks else 0
+    return checks[place : place + 1]
 
 
 def shuffled(items: tuple[Item, ...], by: int) -> tuple[Item, ...]:
