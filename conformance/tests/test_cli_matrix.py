@@ -1,16 +1,18 @@
 """`leaseproof matrix` and `leaseproof claims`: words and exit codes."""
 
-import hashlib
+import html
 import json
 from pathlib import Path
 
 import pytest
-from samples import CATALOGUE, good_facts, sample
+from samples import CATALOGUE, CLEAN, KIT, good_facts, log_of, plan_of, sample
 from typer.testing import CliRunner, Result
 
 from leaseproof.claims.lock import default_path, load_lock
 from leaseproof.cli.app import app
 from leaseproof.cli.prepare import Kit
+from leaseproof.evidence.facts import read_logs
+from leaseproof.evidence.model import Evidence, Producer
 from leaseproof.evidence.verdicts import recompute
 
 GOOD = sample()
@@ -29,10 +31,51 @@ def file(tmp_path: Path) -> Path:
 
 def test_a_file_whose_results_follow_is_verified_and_called_unsigned(file: Path) -> None:
     done = leaseproof("matrix", "verify", file)
-    assert done.exit_code == 0
     assert "unsigned; every result follows from the facts in it" in done.output
     assert "4 of 65 claims passed, none failed" in done.output
-    assert "not those of this leaseproof" in done.output
+
+
+def test_a_file_made_under_other_rules_says_so_everywhere_and_is_exit_code_3(file: Path) -> None:
+    told = "Made under other rules than this kit's"
+    done = leaseproof("matrix", "verify", file)
+    assert (done.exit_code, told in done.output) == (3, True)
+    for form, begin in (("html", "</section>"), ("md", "| record")):
+        first_screen = html.unescape(leaseproof("matrix", "render", file, "--format", form).output).partition(begin)[0]
+        assert told in first_screen
+    assert told in leaseproof("matrix", "merge", file, "-o", file.with_name("merged.json")).output
+    assert told in leaseproof("claims", "--evidence", file).output
+    sample(lock=load_lock()).write(file)
+    done = leaseproof("matrix", "verify", file)
+    assert (done.exit_code, told in done.output) == (0, False)
+    assert told not in html.unescape(leaseproof("matrix", "render", file).output)
+    assert told not in leaseproof("claims", "--evidence", file).output
+
+
+@pytest.mark.parametrize("command", ["verify", "render", "merge"])
+def test_rows_and_records_that_are_not_those_of_the_named_rules_are_exit_code_1(file: Path, command: str) -> None:
+    own = sample(lock=load_lock())
+    records = tuple(one.model_copy(update={"claims": one.claims[:1]}) for one in own.records)
+    trimmed = tuple(one.model_copy(update={"expected": one.expected[:-1]}) for one in own.claims)
+    for changed in ({"records": records}, {"claims": trimmed}, {"claims": own.claims[:-1]}):
+        recompute(own.model_copy(update=changed)).write(file)
+        assert leaseproof("matrix", command, file).exit_code == 1
+
+
+@pytest.mark.parametrize("command", ["verify", "render", "merge"])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"subject": CLEAN.model_copy(update={"commit": "f" * 40})},
+        {"kit": KIT.model_copy(update={"clean": False})},
+        {"producer": Producer(name="leaseproof", version="9.9")},
+        {"catalogue_sha256": "b" * 64},
+    ],
+)
+def test_a_head_that_is_not_that_of_an_environment_is_exit_code_1(
+    file: Path, command: str, changed: dict[str, object]
+) -> None:
+    recompute(GOOD.model_copy(update=changed)).write(file)
+    assert leaseproof("matrix", command, file).exit_code == 1
 
 
 def test_a_stated_result_that_does_not_follow_is_exit_code_1(file: Path) -> None:
@@ -64,19 +107,61 @@ def test_what_is_no_evidence_is_exit_code_2(file: Path, command: str, text: str)
     assert leaseproof("matrix", command, file.with_name("nothing")).exit_code == 2
 
 
+@pytest.fixture
+def logged(file: Path) -> Evidence:
+    """The evidence of logs that lie beside the file, with trouble and a check that did not finish."""
+    facts = [*good_facts(), {"kind": "trouble", "what": "lost a worker"}]
+    facts.append({"kind": "started", "system": "subject", "check": "test_begun"})
+    plan = plan_of()
+    plan.write(file.with_name("plan.json"))
+    lines = log_of(plan, facts).facts
+    file.with_name("main.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    evidence = sample(logs=read_logs(file.parent), lock=load_lock())
+    evidence.write(file)
+    return evidence
+
+
+def with_facts(file: Path) -> tuple[int, str]:
+    done = leaseproof("matrix", "verify", file, "--facts", file.parent)
+    return done.exit_code, done.output
+
+
+@pytest.mark.usefixtures("logged")
+def test_evidence_that_follows_from_its_logs_is_verified(file: Path) -> None:
+    assert with_facts(file)[0] == 0
+
+
+def test_facts_are_compared_with_those_of_the_logs(file: Path, logged: Evidence) -> None:
+    environment = logged.environments[0]
+    first, *rest = environment.facts
+    refuted = first.model_copy(update={"outcome": "refuted"})
+    for changed, told in (
+        ({"facts": (refuted, *rest)}, "don't hold what the evidence states of test_root_before_descendants on subject"),
+        ({"facts": (first, first, *rest)}, "don't hold what the evidence states"),
+        ({"facts": tuple(rest)}, "does not state what the logs hold of test_root_before_descendants on subject"),
+        ({"trouble": ()}, "leaves out trouble: lost a worker"),
+        ({"logs": ()}, "leaves out the logs of main"),
+        ({"logs": (environment.logs[0].model_copy(update={"state": "unfinished"}),)}, "does not end as the evidence"),
+        ({"plan_sha256": "b" * 64}, "is not the one of run r0000001"),
+    ):
+        recompute(logged.model_copy(update={"environments": (environment.model_copy(update=changed),)})).write(file)
+        code, output = with_facts(file)
+        assert (code, told in output) == (1, True), (told, output)
+
+
+@pytest.mark.usefixtures("logged")
 def test_logs_are_compared_with_their_digests(file: Path) -> None:
-    log = file.with_name("main.jsonl")
-    done = leaseproof("matrix", "verify", file, "--facts", file.parent)
-    assert (done.exit_code, "can't read the fact log" in done.output) == (1, True)
-    log.write_text("{}\n")
-    done = leaseproof("matrix", "verify", file, "--facts", file.parent)
-    assert (done.exit_code, "is not the one that the evidence was made from" in done.output) == (1, True)
-    environment = GOOD.environments[0]
-    digest = hashlib.sha256(log.read_bytes()).hexdigest()
-    logs = (environment.logs[0].model_copy(update={"sha256": digest}),)
-    sealed = GOOD.model_copy(update={"environments": (environment.model_copy(update={"logs": logs}),)}).sealed()
-    sealed.write(file)
-    assert leaseproof("matrix", "verify", file, "--facts", file.parent).exit_code == 0
+    log, plan = file.with_name("main.jsonl"), file.with_name("plan.json")
+    log.with_name("gw0.jsonl").write_text("{}\n")
+    assert "leaves out the logs of gw0" in with_facts(file)[1]
+    log.write_text(log.read_text().replace("0.07", "0.08"))
+    assert "is not the one that the evidence was made from" in with_facts(file)[1]
+    log.unlink()
+    assert with_facts(file) == (1, with_facts(file)[1])
+    assert "main.jsonl is not in" in with_facts(file)[1]
+    plan.unlink()
+    code, output = with_facts(file)
+    assert (code, "can't read the plan" in output) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +187,7 @@ def test_files_are_merged(file: Path) -> None:
     done = leaseproof("matrix", "merge", file, other, "-o", target)
     assert done.exit_code == 0
     assert [one["id"] for one in json.loads(target.read_text())["environments"]] == ["pg18", "pg15"]
-    assert leaseproof("matrix", "verify", target).exit_code == 0
+    assert "every result follows" in leaseproof("matrix", "verify", target).output
 
 
 def test_files_that_do_not_belong_together_are_exit_code_2(file: Path) -> None:

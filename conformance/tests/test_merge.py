@@ -77,7 +77,9 @@ def test_an_older_revision_is_stale() -> None:
     newer = sample(run="r0000002", environment="pg15")
     claims = tuple(one.model_copy(update={"revision": 2}) if one.id == CLAIM else one for one in newer.claims)
     environment = newer.environments[0]
-    environment = environment.model_copy(update={"revisions": {**environment.revisions, CLAIM: 2}})
+    environment = environment.model_copy(
+        update={"revisions": {**environment.revisions, CLAIM: 2}, "catalogue_sha256": "b" * 64}
+    )
     newer = newer.model_copy(update={"claims": claims, "environments": (environment,), "catalogue_sha256": "b" * 64})
     for evidence in (merged(sample(), newer), merged(newer, sample())):
         found = row(evidence, CLAIM)
@@ -101,6 +103,13 @@ def test_other_claims_under_one_catalogue_are_refused() -> None:
     claims = tuple(one.model_copy(update={"expected": one.expected[:1]}) for one in good.claims)
     with pytest.raises(CannotMerge, match="state other claims"):
         merged(good, good.model_copy(update={"claims": claims}))
+
+
+def test_other_records_under_one_catalogue_are_refused() -> None:
+    good = sample()
+    records = tuple(one.model_copy(update={"claims": one.claims[:1]}) for one in good.records)
+    with pytest.raises(CannotMerge, match="state other records"):
+        merged(good, good.model_copy(update={"records": records}))
 
 
 def test_one_run_twice_counts_once_and_never_with_other_facts() -> None:

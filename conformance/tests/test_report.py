@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from samples import CHECKS, DIRTY, control_of, good_facts, row, sample
+from samples import CHECKS, DIRTY, KIT, control_of, good_facts, row, sample
 
 from leaseproof.cli.table import show
+from leaseproof.evidence.merge import merge
 from leaseproof.evidence.model import Evidence
 from leaseproof.report.files import write_reports
 from leaseproof.report.html import render_html
@@ -218,6 +219,15 @@ def test_rows_in_words() -> None:
     assert first_sentence("One. Two. Three.") == "One."
     assert first_sentence("One.") == "One."
     assert plain("a\x1b[31m\n") == "a\\x1b[31m\\n"
+
+
+def test_the_page_names_the_kit_of_each_environment() -> None:
+    other = KIT.model_copy(update={"version": "0.2.0", "commit": "f" * 40})
+    evidence = merge([("a", GOOD), ("b", sample(run="r0000002", environment="pg15"))])
+    second = evidence.environments[1].model_copy(update={"kit": other})
+    page = render_html(evidence.model_copy(update={"environments": (evidence.environments[0], second)}))
+    assert "Kit: leaseproof 0.1.0, commit cccccccccccc (clean)" in page
+    assert "Kit: leaseproof 0.2.0, commit ffffffffffff (clean)" in page
 
 
 def test_long_words_can_break_on_a_small_screen() -> None:

@@ -19,7 +19,7 @@ from leaseproof.evidence.inspect import checks_by_claim
 from leaseproof.evidence.model import BadEvidence, ClaimRow, Evidence, read_evidence
 from leaseproof.files import write_text
 from leaseproof.loading import WrongSystem, append_path, default_system, load_system
-from leaseproof.report.view import first_sentence, plain, provisional_of
+from leaseproof.report.view import View, first_sentence, plain, provisional_of
 
 LAST = Path("reports/evidence.json")
 
@@ -66,6 +66,8 @@ def _results(file: Path | None, catalogue: Catalogue) -> dict[str, str]:
         evidence: Evidence = read_evidence(file or LAST)
     except BadEvidence as error:
         fail(str(error))
+    if rules := View(evidence).rules:
+        console().print(Text(rules))
     return {row.id: _result(row, catalogue.claims[row.id]) for row in evidence.claims if row.id in catalogue.claims}
 
 

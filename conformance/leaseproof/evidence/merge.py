@@ -54,6 +54,9 @@ def _same_system(first_name: str, first: Evidence, name: str, other: Evidence) -
     )
     if same_rules and same_subject and [_stated(row) for row in other.claims] != [_stated(row) for row in first.claims]:
         raise CannotMerge(f"{name} and {first_name} state other claims under one catalogue and checks.lock")
+    records = [[(row.id, row.title, row.claims) for row in one.records] for one in (first, other)]
+    if first.catalogue_sha256 == other.catalogue_sha256 and records[0] != records[1]:
+        raise CannotMerge(f"{name} and {first_name} state other records under one catalogue")
 
 
 def _stated(row: ClaimRow) -> tuple[object, ...]:

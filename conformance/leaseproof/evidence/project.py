@@ -44,6 +44,9 @@ from leaseproof.evidence.subject import Identity
 from leaseproof.evidence.verdicts import recompute
 
 _HOSTED_RUN: Final = "COLD-2 runs the CI workflow's own commands here; a hosted run of the workflow is outside of it."
+_OF_CATALOGUE: Final = (
+    *("revision", "kind", "records", "must", "failure_surface", "negative_case", "tier", "requires"),
+)
 _UNSIGNED: Final = "This file is unsigned: its digests find accidents, not tampering."
 
 
@@ -171,6 +174,15 @@ def claim_row(claim: Claim, lock: Lock, owners: Mapping[str, str], system: str, 
     )
 
 
+def restated(
+    plan: Plan, logs: Sequence[ReadLog], lock: Lock
+) -> tuple[tuple[Log, ...], tuple[Trouble, ...], tuple[Fact, ...]]:
+    """What these logs of a run state, as its evidence has it."""
+    read = [_log(log, plan) for log in logs]
+    facts = tuple(fact for log, (_, believed) in zip(logs, read, strict=True) for fact in _facts(believed, log, lock))
+    return tuple(log for log, _ in read), tuple(_trouble(logs)), facts
+
+
 def differences(evidence: Evidence, catalogue: Catalogue, lock: Lock) -> list[str]:
     """Where rows that say to come of this catalogue and this checks.lock don't; empty for evidence of others."""
     found = []
@@ -178,22 +190,24 @@ def differences(evidence: Evidence, catalogue: Catalogue, lock: Lock) -> list[st
     same_lock = evidence.checks_lock_sha256 == lock.digest
     if same_catalogue and [row.id for row in evidence.claims] != list(catalogue.claims):
         found.append("the rows are not the claims of the catalogue that the file names")
-    if same_catalogue and [(one.id, one.claims) for one in evidence.records] != [
-        (one.id, one.claims) for one in catalogue.records
+    if same_catalogue and [(one.id, one.title, one.claims) for one in evidence.records] != [
+        (one.id, one.title, one.claims) for one in catalogue.records
     ]:
         found.append("the records are not those of the catalogue that the file names")
     for row in evidence.claims:
         claim, expected = catalogue.claims.get(row.id), lock.claims.get(row.id)
-        if same_catalogue and claim is not None:
-            stated = (row.revision, row.kind, row.must, row.tier, row.requires, row.owner)
-            wanted = (claim.revision, claim.kind, claim.must, claim.tier, claim.requires, claim.semantic_owner)
-            if stated != wanted:
-                found.append(f"{row.id}: is not worded as in the catalogue that the file names")
+        if same_catalogue and claim is not None and not _worded(row, claim):
+            found.append(f"{row.id}: is not worded as in the catalogue that the file names")
         if same_lock and expected is not None:
             listed = (expected.checks, expected.planned, expected.control)
             if (row.expected, row.planned, row.control) != listed:
                 found.append(f"{row.id}: does not expect what the checks.lock that the file names lists")
     return found
+
+
+def _worded(row: ClaimRow, claim: Claim) -> bool:
+    """Whether the row says what the catalogue says of its claim."""
+    return row.owner == claim.semantic_owner and all(getattr(row, one) == getattr(claim, one) for one in _OF_CATALOGUE)
 
 
 def _log(log: ReadLog, plan: Plan) -> tuple[Log, tuple[dict[str, Any], ...]]:

@@ -104,6 +104,7 @@ def problems(evidence: Evidence) -> list[str]:
     found = []
     if evidence.sha256 != evidence.digest():
         found.append("the file's digest is not that of its content: it was changed after it was written")
+    found += _head(evidence)
     again = recompute(evidence)
     for stated, computed in zip(evidence.claims, again.claims, strict=True):
         if (stated.result, stated.reason) != (computed.result, computed.reason):
@@ -118,6 +119,18 @@ def problems(evidence: Evidence) -> list[str]:
             found.append(f"record {row.id}: states {row.result}, but it follows {computed_row.result}")
     if evidence.summary != again.summary:
         found.append("the summary differs from the rows")
+    return found
+
+
+def _head(evidence: Evidence) -> list[str]:
+    """The head of a file speaks of one of its environments, and was written by the kit that it names."""
+    found = []
+    names = ("subject", "kit", "catalogue_sha256", "checks_lock_sha256")
+    heads = [tuple(getattr(one, name) for name in names) for one in (evidence, *evidence.environments)]
+    if heads[0] not in heads[1:]:
+        found.append("subject, kit and rules at the head of the file are together those of none of its environments")
+    if (evidence.producer.name, evidence.producer.version) != ("leaseproof", evidence.kit.version):
+        found.append("the producer is not the kit at the head of the file")
     return found
 
 

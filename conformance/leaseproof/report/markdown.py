@@ -37,6 +37,7 @@ def render_markdown(evidence: Evidence) -> str:
             f"**{escape(view.name)}**, {escape(evidence.subject.label)}. "
             f"{escape(view.under_headline)} {escape(view.core)}.",
             "",
+            *([f"**{escape(view.rules)}**", ""] if view.rules else []),
             *([f"**{escape(view.undecided_records)}**", ""] if view.undecided_records else []),
             *(f"- {escape(one.id)}: {escape(servers_of(one))}" for one in evidence.environments),
             "",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from leaseproof.claims.rules import digests
 from leaseproof.evidence.model import (
     ClaimRow,
     Code,
@@ -120,6 +121,17 @@ class View:
             return f"{passed} of {_claims(of)} Passed"
         more = f", and {len(left) - 1} more" if len(left) > 1 else ""
         return f"{passed} of {_claims(of)} Passed; {first.id} {first.result} ({_word_of(first.code)}){more}"
+
+    @property
+    def rules(self) -> str:
+        """That the file was made under other rules than the kit's own, where that is so; else nothing."""
+        stated = {(one.catalogue_sha256, one.checks_lock_sha256) for one in self.evidence.environments}
+        if stated | {(self.evidence.catalogue_sha256, self.evidence.checks_lock_sha256)} == {digests()}:
+            return ""
+        return (
+            "Made under other rules than this kit's: catalogue or checks.lock are others, "
+            "so claims and expected checks are taken as the file states them."
+        )
 
     @property
     def total(self) -> int:
