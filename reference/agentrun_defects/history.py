@@ -199,13 +199,28 @@ schema_defect(
 )
 
 
+SAME_RIGHTS: Final = """
+    REVOKE ALL ON FUNCTION purge_agent_runs(interval, integer) FROM PUBLIC;
+    DO $$ DECLARE janitor regrole; BEGIN
+        FOR janitor IN
+            SELECT grantee FROM pg_proc, aclexplode(proacl) WHERE proname = 'purge_rightly' AND grantee <> proowner
+        LOOP
+            EXECUTE format('GRANT EXECUTE ON FUNCTION purge_agent_runs(interval, integer) TO %s', janitor);
+        END LOOP;
+    END $$
+"""
+
+
 def purge(body: LiteralString) -> LiteralString:
-    """The purge, by another function's body, which can call the right one."""
-    return f"""
+    """The purge, by another function's body, which can call the right one; whoever may run that one may run it."""
+    return (
+        f"""
         ALTER FUNCTION purge_agent_runs(interval, integer) RENAME TO purge_rightly;
         CREATE FUNCTION purge_agent_runs(older_than interval, max_runs integer, OUT runs bigint, OUT attempts bigint)
-            LANGUAGE sql SECURITY DEFINER AS $$ {body} $$
+            LANGUAGE sql SECURITY DEFINER AS $$ {body} $$;
     """
+        + SAME_RIGHTS
+    )
 
 
 schema_defect(
