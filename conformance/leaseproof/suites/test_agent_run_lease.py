@@ -91,7 +91,11 @@ COUSINS: Final[Sequence[Branch]] = (
 COUSINS_MINUTES: Final = (0, 1, 5, 9, 13, 6, 2, 3, 4, 8, 12, 14, 10, 7, 11)
 """When the root and each run of COUSINS were created: cousins take turns, and one is older than its uncle."""
 
-NEPHEWS: Final[Sequence[Branch]] = (("running", ["pending", "running"]), "pending", ("running", ["running"]))
+NEPHEWS: Final[Sequence[Branch]] = (
+    ("running", ["pending", "cancel_requested"]),
+    "pending",
+    ("cancel_requested", ["running"]),
+)
 
 
 @claim("LOCK-2")
@@ -115,8 +119,8 @@ async def test_runs_of_equal_age_are_locked_by_id(world: World) -> None:
 
 @claim("LOCK-2")
 async def test_runs_are_locked_by_age_before_id(world: World) -> None:
-    """Where ids, and the rows' places in the table, run against the runs' age, age decides."""
-    tree = await world.tree("running", NEPHEWS, created_at=lambda n: EPOCH - timedelta(minutes=n))
+    """Where ids, and the rows' places in the table, run against the runs' age, a microsecond of it decides."""
+    tree = await world.tree("running", NEPHEWS, created_at=lambda n: EPOCH - timedelta(microseconds=n))
     await _each_in_its_turn(world, tree)
 
 
@@ -144,7 +148,7 @@ async def _each_in_its_turn(world: World, tree: Tree) -> None:
             holder, relief = relief, holder
         await cancel.result()
     statuses = (await world.snapshot()).statuses()
-    wanted = {run.id: "cancel_requested" if run.status == "running" else "cancelled" for run in order}
+    wanted = {run.id: "cancelled" if run.status == "pending" else "cancel_requested" for run in order}
     expect_equal({run.id: statuses[run.id] for run in order}, wanted, "not_cancelled", "statuses after the cancel")
 
 
@@ -203,6 +207,16 @@ async def test_run_that_ends_while_awaited_stays_and_those_below_are_reached(wor
     await _active_ones_are_reached(world, [run for run in tree.active if run.id != child.id])
 
 
+@claim("LOCK-4")
+async def test_root_that_ends_while_awaited_stays_and_those_below_are_reached(world: World) -> None:
+    """The owner completes the root for which the cancel waits: its end stays, and its subagents are cancelled."""
+    tree = await world.tree("running", [("running", ["pending"]), "pending"])
+    await _finish_while_the_cancel_waits(world, tree, tree.root)
+    row = (await world.snapshot()).runs[tree.root.id]
+    expect_equal((row.status, row.result), ("completed", {"answer": 42}), "terminal_changed", "the root's end")
+    await _active_ones_are_reached(world, tree.active[1:])
+
+
 async def _active_ones_are_reached(world: World, active: Sequence[Run]) -> None:
     """Each run that was active is cancelled, or its owner asked to."""
     statuses = (await world.snapshot()).statuses()
@@ -210,14 +224,14 @@ async def _active_ones_are_reached(world: World, active: Sequence[Run]) -> None:
     expect_equal({run.id: statuses[run.id] for run in active}, wanted, "not_reached", "statuses after the cancel")
 
 
-async def _finish_while_the_cancel_waits(world: World, tree: Tree, child: Run) -> CancelAnswer:
-    """Queue the owner's completion of a running child, then the cancel of its tree, behind a holder; the answer.
+async def _finish_while_the_cancel_waits(world: World, tree: Tree, run: Run) -> CancelAnswer:
+    """Queue the owner's completion of a running run, then the cancel of its tree, behind a holder; the answer.
 
     The lock queue is first in, first out: the completion commits while the cancel waits for the same row.
     """
     holder, owner, canceller = await world.session("holder"), _patient(world, "owner"), _patient(world, "canceller")
-    await holder.lock(child.id)
-    finish = owner.set_terminal_status(child.id, owner_token=child.owner_token or "", result={"answer": 42})
+    await holder.lock(run.id)
+    finish = owner.set_terminal_status(run.id, owner_token=run.owner_token or "", result={"answer": 42})
     async with owner.running(finish) as finishing:
         await finishing.until_blocked_by(holder.pid)
         async with canceller.running(canceller.request_cancel_execution_tree(tree.root.id)) as cancel:
@@ -236,7 +250,8 @@ async def test_cancel_returns_each_run_with_a_holder_once(world: World) -> None:
     for status in ("running", "cancel_requested"):
         live, expired = await world.run(status, creator=root), await world.run(status, creator=root)
         await world.age(expired)
-        held += [live, expired, await world.run(status, creator=live)]
+        without_lease = await world.run(status, creator=root, lease_expires_at=None, attempt=False)
+        held += [live, expired, without_lease, await world.run(status, creator=live)]
     nobody = [
         await world.run("pending", creator=root),
         await world.run("running", creator=root, owner_token=None),

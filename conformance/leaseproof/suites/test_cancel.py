@@ -23,6 +23,10 @@ async def _plant_every_kind(world: World) -> dict[str, Run]:
         "running, lease expired": await world.run("running", creator=root),
         "cancel_requested": await world.run("cancel_requested", creator=root),
         "cancel_requested, lease expired": await world.run("cancel_requested", creator=root),
+        **{
+            f"{status}, no lease": await world.run(status, creator=root, lease_expires_at=None, attempt=False)
+            for status in ("running", "cancel_requested")
+        },
         **{status: await world.run(status, creator=root) for status in sorted(TERMINAL)},
     }
     for name in ("running, lease expired", "cancel_requested, lease expired"):
@@ -116,7 +120,7 @@ async def test_cancel_answers_what_it_did_to_each_run(world: World) -> None:
     _answers_the_difference(answer, before, after)
     expect_equal(set(answer.ended_illegal), illegal, "illegal_not_reported", "runs ended for their shape")
     changed = {name for name, run in kinds.items() if before.runs[run.id].status != after.runs[run.id].status}
-    wanted = {*CANCELLED, "root", "running", "running, lease expired"}
+    wanted = {*CANCELLED, "root", "running", "running, lease expired", "running, no lease"}
     expect_equal(changed, wanted, "not_cancelled", "kinds of runs that the cancel changed")
 
     again = await canceller.request_cancel_execution_tree(kinds["root"].id)
@@ -152,6 +156,29 @@ async def test_cancel_answers_for_a_run_that_changed_while_it_was_awaited(world:
     before = Snapshot({identity: replace(after.runs[identity], status=met[identity]) for identity in met}, {})
     _answers_the_difference(answer, before, after)
     wanted = dict(zip(met, ("cancel_requested", "cancelled", "completed"), strict=True))
+    expect_equal(after.statuses(), wanted, "not_cancelled", "statuses after the cancel")
+
+
+@claim("CANCEL-3")
+async def test_cancel_answers_for_a_root_that_ended_while_it_was_awaited(world: World) -> None:
+    """The root's owner completes it while the cancel waits for it: the answer is of the row that the cancel met."""
+    tree = await world.tree("running", ["running"])
+    holder = await world.session("holder")
+    canceller, owner = [world.actor(name, statement_timeout=PATIENCE) for name in ("canceller", "owner")]
+    await holder.lock(tree.root.id)
+    finish = owner.set_terminal_status(tree.root.id, owner_token=tree.root.owner_token or "")
+    async with owner.running(finish) as finishing:
+        await finishing.until_blocked_by(holder.pid)
+        async with canceller.running(canceller.request_cancel_execution_tree(tree.root.id)) as cancel:
+            await cancel.until_waiting()
+            await holder.release()
+            expect_equal(await finishing.result(), Ended("completed"), "not_finished", "the owner's answer")
+            answer: CancelAnswer = await cancel.result()
+    after = await world.snapshot()
+    met = dict(zip([run.id for run in tree.runs], ("completed", "running"), strict=True))
+    before = Snapshot({identity: replace(after.runs[identity], status=met[identity]) for identity in met}, {})
+    _answers_the_difference(answer, before, after)
+    wanted = dict(zip(met, ("completed", "cancel_requested"), strict=True))
     expect_equal(after.statuses(), wanted, "not_cancelled", "statuses after the cancel")
 
 
