@@ -6,7 +6,7 @@ from typing import Any
 
 from leaseproof.capabilities import Cap
 from leaseproof.checks import claim, expect, expect_equal
-from leaseproof.system import CancelAnswer, NewRun, Operations, TimedOut
+from leaseproof.system import CancelAnswer, IllegalShape, NewRun, Operations, Refused, Style, TimedOut
 from leaseproof.world.actors import Participant
 from leaseproof.world.facts import Run
 from leaseproof.world.trees import Branch, uniform
@@ -151,6 +151,57 @@ async def test_no_lock_outlives_the_transaction_of_a_lease_operation(world: Worl
             await _nothing_outlives(world, actor, [], _call(Operations.create_run, chat), ends_in)
 
 
+@claim("LOCK-10")
+async def test_no_lock_outlives_an_operation_that_is_refused(world: World) -> None:
+    """Another's run is asked for, an active one is resumed, one of illegal shape is renewed: nothing stays held."""
+    system, run, actor = world.system, await world.run("running"), world.actor("actor")
+    lease = timedelta(seconds=system.timeouts.lease)
+    another = f"{run.id}-another"
+    refused: dict[str, Call] = {
+        "claim": _call(Operations.mark_running, run.id, owner_token=another, worker_id="worker", lease=lease),
+        "renewal": _call(Operations.renew_lease, run.id, owner_token=another, lease=lease),
+        "end": _call(Operations.set_terminal_status, run.id, owner_token=another, status="completed"),
+    }
+    if Cap.retry_release in system.capabilities:
+        refused["release"] = _call(Operations.release_lease_for_retry, run.id, owner_token=another)
+    if Cap.creation_service in system.capabilities:
+        refused["creation"] = _call(Operations.create_run, NewRun("resume", uid="user-1", created_by_run_id=run.id))
+    if Cap.run_shape in system.capabilities:
+        illegal = await world.plant.illegal_run("running")
+        renew = _call(Operations.renew_lease, illegal.id, owner_token=illegal.owner_token, lease=lease)
+        refused["renewal in illegal shape"] = renew
+    before = await world.digest()
+    for name, call in refused.items():
+        answer = await actor.outcome(call)
+        expect(isinstance(answer, Refused | IllegalShape), "not_refused", f"{name} was answered {answer!r}")
+        await _holds_nothing(world, actor, f"refused {name}")
+    expect_equal(await world.digest(), before, "refused_and_written", "rows after what was refused")
+
+
+@claim("LOCK-10")
+async def test_no_lock_outlives_the_transaction_of_a_creation_in_a_tree(world: World) -> None:
+    """A subagent, and a run that resumes another, are created: nothing stays held of them or of their creators."""
+    if Cap.creation_service not in world.system.capabilities:
+        await _nothing_outlives(world, world.actor("actor"), [], _cancel(await world.run("running")), "commit")
+        return
+    creator, interrupted = await world.run("running"), await world.run("interrupted")
+    child = await world.plant.conversation("user-1")
+    subagent = NewRun(
+        "subagent",
+        uid="user-1",
+        conversation_id=child,
+        scope_conversation_id=creator.scope_conversation_id,
+        created_by_run_id=creator.id,
+        owner_token=creator.owner_token,
+        subagent_relation_id=await world.plant.relation(creator.conversation_id or "", child, "user-1"),
+    )
+    resume = NewRun("resume", uid="user-1", created_by_run_id=interrupted.id)
+    for ends_in in _ends(world):
+        for new in (subagent, resume):
+            create = _call(Operations.create_run, new)
+            await _nothing_outlives(world, world.actor(f"{ends_in}-{new.run_type}"), [], create, ends_in)
+
+
 @claim("LOCK-10", slow=True)
 async def test_no_lock_outlives_the_transaction_of_a_cancel(world: World) -> None:
     """A cancel holds its tree while its transaction is open, and nothing after it, be it ended by a time-out."""
@@ -170,7 +221,7 @@ async def test_no_lock_outlives_the_transaction_of_a_cancel(world: World) -> Non
 
 def _ends(world: World) -> tuple[str, ...]:
     """The ways in which a transaction of the suite's can end; operations with their own only commit."""
-    return ("commit", "rollback") if world.promises(Cap.caller_transaction) else ("commit",)
+    return ("commit", "rollback") if world.system.style is Style.caller else ("commit",)
 
 
 def _call(operation: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Call:
@@ -184,7 +235,7 @@ async def _nothing_outlives(world: World, actor: Participant, runs: list[Run], c
     before = await world.raw_runs()
     async with actor.transaction() as transaction:
         await transaction.outcome(call)
-        if world.promises(Cap.caller_transaction):
+        if world.system.style is Style.caller:
             for run in runs:
                 await prober.expect_locked(run.id, "inside the transaction, run")
         if ends_in == "rollback":
