@@ -36,6 +36,19 @@ class WrongSystem(Exception):
     """The system can't be tried as it is named or described. The text says what to do."""
 
 
+def caller_last() -> None:
+    """Move the caller's folder from the front of the path, where `python -m` or PYTHONPATH put it, to its end.
+
+    The processes of a run look for modules in the same order.
+    """
+    here = Path.cwd()
+    front = 0 if sys.flags.safe_path else 1
+    if variable := os.environ.get("PYTHONPATH"):
+        front += len(variable.split(os.pathsep))
+    sys.path[:front] = [one for one in sys.path[:front] if Path(one).resolve() != here]
+    append_path(str(here))
+
+
 def append_path(folder: str) -> None:
     """Let modules of this folder be found after all others."""
     if folder not in sys.path:

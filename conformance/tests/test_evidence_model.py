@@ -6,7 +6,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from samples import CHECKS, CLEAN, control_of, finished, good_facts, log_of, plan_of, row, sample
+from samples import CHECKS, CLEAN, KIT, control_of, finished, good_facts, log_of, plan_of, row, sample
 
 from leaseproof.evidence import model
 from leaseproof.evidence.model import BadEvidence, Evidence, clip, parse_evidence, read_evidence, schema_text, utc
@@ -134,8 +134,22 @@ def test_servers_and_controls_are_taken_from_log_and_plan() -> None:
 
 
 def test_an_imported_stranger_makes_the_subject_unclean(tmp_path: Path) -> None:
-    identity = Identity(CLEAN, tmp_path, frozenset({"acme/runs.py"}))
-    facts = [*good_facts(), {"kind": "modules", "files": [str(tmp_path / "acme/stray.py")]}]
+    identity = Identity(CLEAN, tmp_path, {"acme/runs.py": "e" * 64})
+    facts = [*good_facts(), {"kind": "modules", "files": {str(tmp_path / "acme/stray.py"): "e" * 64}}]
     evidence = sample(facts, before=identity, after=identity)
     assert {one.reason for one in evidence.claims} == {"uncommitted changes"}
     assert evidence.subject.changes == ("imported, but not part of it: acme/stray.py",)
+
+
+def test_a_process_that_tried_another_system_than_the_identified_one_decides_nothing(tmp_path: Path) -> None:
+    identity = Identity(CLEAN, file=tmp_path / "acme.py")
+    wrong = [*good_facts(), {"kind": "modules", "files": {}, "system": str(tmp_path / "other/acme.py")}]
+    evidence = sample(wrong, before=identity, after=identity)
+    assert row(evidence, "LOCK-1").result == "Inconclusive"
+    right = [*good_facts(), {"kind": "modules", "files": {}, "system": str(tmp_path / "acme.py")}]
+    assert row(sample(right, before=identity, after=identity), "LOCK-1").result == "Passed"
+
+
+def test_a_kit_that_was_another_one_after_the_run_is_no_evidence() -> None:
+    other = KIT.model_copy(update={"clean": False, "changes": ("changed: leaseproof/checks.py",)})
+    assert row(sample(kit_after=Identity(other)), "LOCK-1").code == "kit"

@@ -113,3 +113,11 @@ def test_a_full_disk_stops_the_log_for_good(tmp_path: Path) -> None:
     read = read_log(tmp_path / "main.jsonl")
     assert not read.complete
     assert "closed" not in {fact["kind"] for fact in read.facts}
+
+
+def test_a_log_that_was_rewritten_is_not_complete(tmp_path: Path) -> None:
+    log = make(tmp_path)
+    log.write("finished", system="subject", check="test_a", outcome="refuted")
+    log.close(well=True)
+    log.path.write_text(log.path.read_text().replace("refuted", "passed"))
+    assert not read_log(log.path).complete

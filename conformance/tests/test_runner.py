@@ -79,7 +79,7 @@ async def test_a(system_under_test): raise OSError(KEY)
 def test_facts_are_told_while_the_run_goes_on(job: Job) -> None:
     told: list[str] = []
     assert run(job, lambda facts: told.extend(str(fact["kind"]) for fact in facts)) == 0
-    assert told == ["opened", "started", "finished", "modules", "closed"]
+    assert told == ["opened", "modules", "started", "modules", "finished", "modules", "closed"]
 
 
 def test_a_line_that_is_not_yet_whole_is_told_later(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from leaseproof.evidence.subject import Identity, identify, identify_kit, unaccounted
+from leaseproof.evidence.subject import Identity, _recorded, identify, identify_kit, unaccounted
 
 COMMITTED = {
     "acme/__init__.py": "",
@@ -48,6 +48,11 @@ def tree(tmp_path: Path) -> Path:
 
 def identified(tree: Path) -> Identity:
     return identify(tree / "acme/runs.py", "acme", "1.0")
+
+
+def seen(*files: Path) -> list[tuple[str, str]]:
+    """These files as a process of a run reads them."""
+    return [(str(file), hashlib.sha256(file.read_bytes()).hexdigest()) for file in files]
 
 
 def changes(tree: Path) -> tuple[str, ...]:
@@ -119,10 +124,10 @@ def test_ignored_files_are_no_change_unless_imported(tree: Path) -> None:
     (tree / "ignored/secret.py").write_text("")
     assert changes(tree) == ()
     found = identified(tree)
-    imported = found.with_imported([tree / "acme/runs.py", tree / "ignored/secret.py"])
+    imported = found.with_imported(seen(tree / "acme/runs.py", tree / "ignored/secret.py"))
     assert not imported.clean
     assert imported.changes == ("imported, but not part of it: ignored/secret.py",)
-    assert found.with_imported([tree / "acme/runs.py", Path(os.__file__)]).clean
+    assert found.with_imported(seen(tree / "acme/runs.py", Path(os.__file__))).clean
 
 
 @pytest.mark.parametrize("place", [".git/info/exclude", "excludes"])
@@ -248,6 +253,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         f"acme/runs.py,{hashed('LEASE = 30' + chr(10))},11\n{info.name}/METADATA,,\n{info.name}/RECORD,,\n"
     )
     monkeypatch.syspath_prepend(str(site))
+    _recorded.cache_clear()
     return site
 
 
@@ -285,3 +291,56 @@ def test_the_kit_knows_itself() -> None:
     kit = identify_kit().subject
     assert kit.name == "leaseproof"
     assert kit.kind in {"git", "distribution"}
+
+
+def test_a_link_out_of_the_commit_is_a_change(tree: Path, tmp_path: Path) -> None:
+    (tree / "ignored").mkdir()
+    (tree / "ignored/secret.py").write_text("")
+    for name, target in {"out": tmp_path / "elsewhere.py", "in": "ignored/secret.py", "git": ".git/HEAD"}.items():
+        (tree / name).symlink_to(target)
+    (tree / "folder").symlink_to("acme")
+    git(tree, "add", "-A")
+    git(tree, "commit", "-q", "-m", "links")
+    assert changes(tree) == tuple(f"link to what is not in the commit: {name}" for name in ("git", "in", "out"))
+
+
+def test_an_uncommitted_ignore_file_hides_nothing_and_not_itself(tree: Path) -> None:
+    (tree / "acme/.gitignore").write_text("*\n")
+    (tree / "ignored").mkdir()
+    (tree / "ignored/.gitignore").write_text("*\n")
+    assert changes(tree) == ("untracked: acme/.gitignore",)
+
+
+def test_names_are_ignored_by_their_letters_case(tree: Path) -> None:
+    git(tree, "config", "core.ignoreCase", "true")
+    (tree / "IGNORED").mkdir()
+    (tree / "IGNORED/secret.py").write_text("")
+    assert changes(tree) == ("untracked: IGNORED/secret.py",)
+
+
+def test_code_that_nothing_identifies_makes_the_subject_unclean(tree: Path, installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "stray.py").write_text("")
+    (installed / "acme/more.py").write_text("")
+    found, kit = identified(tree), identify_kit()
+    good = seen(tree / "acme/runs.py", installed / "acme/runs.py", Path(os.__file__), Path(pytest.__file__))
+    assert found.with_imported(good, kit).clean
+    for stray in (tmp_path / "stray.py", installed / "acme/more.py"):
+        wanted = (f"imported from outside the subject: {stray}",)
+        assert found.with_imported([*good, *seen(stray)], kit).changes == wanted
+    changed = [(str(installed / "acme/runs.py"), "0" * 64)]
+    assert not found.with_imported(changed, kit).clean
+    assert found.holds(installed / "acme/runs.py")
+    assert not found.holds(tmp_path / "stray.py")
+
+
+def test_a_folder_that_shadows_a_module_of_a_distribution_is_none_of_it(installed: Path) -> None:
+    (installed / "acme/runs").mkdir()
+    (installed / "acme/runs/__init__.py").write_text("")
+    found = identify(installed / "acme/runs.py", "acme", "1.0")
+    assert not found.with_imported(seen(installed / "acme/runs/__init__.py"), identify_kit()).clean
+
+
+def test_a_file_that_was_another_one_while_it_was_imported_is_a_change(tree: Path) -> None:
+    found = identified(tree)
+    meanwhile = [*seen(tree / "acme/runs.py"), (str(tree / "acme/runs.py"), "0" * 64)]
+    assert found.with_imported(meanwhile).changes == ("imported in another state: acme/runs.py",)

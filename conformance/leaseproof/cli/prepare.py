@@ -15,7 +15,7 @@ from leaseproof.cli.terminal import fail
 from leaseproof.controls.registry import Control, load_controls
 from leaseproof.evidence.redact import redact
 from leaseproof.evidence.runner import PLUGINS, SUITES
-from leaseproof.loading import Loaded, WrongSystem, append_path, default_system, load_system
+from leaseproof.loading import Loaded, WrongSystem, caller_last, default_system, load_system
 from leaseproof.servers import postgres, roles, start, valkey
 from leaseproof.servers.errors import ServersError
 from leaseproof.tiers import Given
@@ -53,7 +53,7 @@ class Ready:
 
 def system_and_claims(name: str | None, parts: Kit) -> Ready:
     """Load everything that a run is planned from."""
-    append_path(str(Path.cwd()))
+    caller_last()
     try:
         loaded = load_system(name or default_system())
         catalogue, lock = load_catalogue(parts.claims), load_lock(parts.claims / default_path().name)

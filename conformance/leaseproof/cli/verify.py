@@ -1,6 +1,6 @@
 """`leaseproof verify`: tries a system and writes the evidence. Owns the order of the steps and the exit code."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,12 +11,12 @@ from leaseproof.claims.catalogue import Claim, Tier
 from leaseproof.cli import FAILED, INCONCLUSIVE, options, prepare, table
 from leaseproof.cli.execute import execute
 from leaseproof.cli.terminal import console, fail
-from leaseproof.evidence.inspect import inspect_claims
+from leaseproof.evidence.inspect import inspect_claims, module_file
 from leaseproof.evidence.model import Evidence, Selection
 from leaseproof.evidence.plan import Plan, items_for_verify, shuffled
 from leaseproof.evidence.project import Promises, project
 from leaseproof.evidence.redact import redact
-from leaseproof.evidence.subject import identify, identify_kit
+from leaseproof.evidence.subject import Identity, identify, identify_kit
 from leaseproof.report.files import FORMATS, write_reports
 from leaseproof.servers.address import new_run
 from leaseproof.tiers import Given, Probe, chosen, probe, reasons
@@ -50,12 +50,15 @@ def verify(
     kit = prepare.kit(context)
     ready = prepare.system_and_claims(system, kit)
     prepare.known("claim", claim or [], ready.catalogue.claims, "`leaseproof claims`")
-    variables = prepare.servers(given)
     folder = prepare.reports(reports)
+    for kind in FORMATS:  # from here on, what this run leaves must not be an earlier run's evidence
+        (folder / f"evidence.{kind}").unlink(missing_ok=True)
+    variables = prepare.servers(given)
     probes = probe(given)
     loaded = ready.loaded
 
     before = identify(loaded.file, loaded.system.name, loaded.system.version)
+    kit_before = identify_kit(kit.suites)
     picked = [
         one
         for one in ready.catalogue.claims.values()
@@ -74,8 +77,6 @@ def verify(
         dsn=dsn and redact(dsn),
         redis_url=redis_url and redact(redis_url),
     )
-    for kind in FORMATS:  # what an interrupted run leaves must not be an earlier run's evidence
-        (folder / f"evidence.{kind}").unlink(missing_ok=True)
     logs = execute(plan, folder, kit, prepare.workers(workers, len(plan.items)), variables)
     evidence = project(
         plan=plan,
@@ -85,9 +86,12 @@ def verify(
         promises=Promises({cap.value: reason for cap, reason in _left_out(ready).items()}, loaded.system.owners),
         before=before,
         after=identify(loaded.file, loaded.system.name, loaded.system.version),
-        kit=identify_kit(kit.suites).subject,
+        kit=kit_before,
+        kit_after=identify_kit(kit.suites),
         controls=ready.controls,
-        inspections=inspect_claims(ready.catalogue, ready.lock, loaded.system.owners, before.root, kit.suites),
+        inspections=inspect_claims(
+            ready.catalogue, ready.lock, _own(loaded.system.owners, before), before.root, kit.suites
+        ),
         tiers=reasons(probes),
         selection=Selection(claims=tuple(claim) if claim else None, tiers=tiers),
         plugins=kit.plugins,
@@ -122,6 +126,12 @@ def _tiers(names: list[str]) -> tuple[Tier, ...]:
 
 def _left_out(ready: prepare.Ready) -> dict[Cap, str]:
     return dict(ready.loaded.system.not_promised)
+
+
+def _own(owners: Mapping[str, str], subject: Identity) -> dict[str, str]:
+    """The owners whose source is part of what was identified."""
+    files = {name: module_file(symbol.partition(":")[0]) for name, symbol in owners.items()}
+    return {name: symbol for name, symbol in owners.items() if (file := files[name]) and subject.holds(file)}
 
 
 def _can_be_tried(claim: Claim, ready: prepare.Ready, tiers: Sequence[Tier], probes: dict[Tier, Probe]) -> bool:

@@ -51,6 +51,7 @@ class FactLog:
         self.path = folder / f"{process}.jsonl"
         self.finished = 0
         self._broken = False
+        self._digest = hashlib.sha256()
         try:
             self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         except OSError as error:
@@ -72,13 +73,14 @@ class FactLog:
         if written != len(line):
             self._broken = True
             raise FactsNotWritten(f"the fact log {self.path} took only a part of a line: no space left")
+        self._digest.update(line)
         self.finished += kind == "finished"
 
     def close(self, *, well: bool) -> None:
         """Release the file; `well` writes `closed` before, without which the log decides nothing."""
         try:
             if well:
-                self.write("closed", finished=self.finished)
+                self.write("closed", finished=self.finished, sha256=self._digest.hexdigest())
         finally:
             os.close(self._fd)
 
@@ -119,6 +121,7 @@ def read_log(path: Path) -> Log:
         and facts[0]["kind"] == "opened"
         and facts[-1]["kind"] == "closed"
         and facts[-1].get("finished") == sum(fact["kind"] == "finished" for fact in facts)
+        and facts[-1].get("sha256") == hashlib.sha256(data[: data[:-1].rfind(b"\n") + 1]).hexdigest()
     )
     return Log(path.stem, tuple(facts), complete, torn, hashlib.sha256(data).hexdigest())
 

@@ -91,7 +91,7 @@ def find_checks(suites: Path, root: Path | None) -> Iterator[CheckFound]:
 def find_symbol(symbol: str, root: Path | None) -> Found | None:
     """Where "module:qualified.name" is defined; None where it is not, or is only imported there."""
     module, colon, qualified = symbol.partition(":")
-    file = _module_file(module) if colon and qualified else None
+    file = module_file(module) if colon and qualified else None
     source = _read(file) if file else None
     if source is None:
         return None
@@ -110,7 +110,7 @@ def find_controls(ids: Iterable[str], root: Path | None) -> dict[str, Found]:
     wanted = set(ids)
     found: dict[str, Found] = {}
     for module in sorted({point.module for point in entry_points(group=GROUP)}):
-        file = _module_file(module)
+        file = module_file(module)
         if file is None or not wanted:
             continue
         files = sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]
@@ -178,7 +178,7 @@ def _names(node: ast.stmt) -> list[str]:
     return []
 
 
-def _module_file(module: str) -> Path | None:
+def module_file(module: str) -> Path | None:
     """The source of a module: where it was loaded from, else where it would be; nothing is imported."""
     loaded = getattr(sys.modules.get(module), "__file__", None)
     if loaded:

@@ -33,7 +33,7 @@ def ending(raised: Mapping[str, BaseException | None]) -> Ending:
     for phase in PHASES:
         if phase not in raised:
             if phase == "call" and (error := raised.get("setup")) is not None:
-                return _of(error, "setup")
+                return _undecided(error, "setup")
             return Ending("inconclusive", detail=f"the {phase} of the check did not run")
         error = raised[phase]
         if error is not None and phase != "setup":
@@ -45,6 +45,11 @@ def _of(error: BaseException, phase: str) -> Ending:
     for leaf in _leaves(error):
         if isinstance(leaf, Refuted):
             return Ending("refuted", leaf.because, leaf.detail)
+    return _undecided(error, phase)
+
+
+def _undecided(error: BaseException, phase: str) -> Ending:
+    """What is raised before the check began is never a refutation: no check has said it."""
     if isinstance(error, pytest.skip.Exception):
         return Ending("skipped", detail=str(error))
     leaves = "; ".join(f"{type(leaf).__name__}: {leaf}" for leaf in _leaves(error))

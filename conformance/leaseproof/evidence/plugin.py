@@ -6,6 +6,7 @@ Without `--leaseproof-plan` every check is an ordinary test of the default syste
 
 import faulthandler
 import functools
+import hashlib
 import os
 import sys
 import sysconfig
@@ -122,6 +123,7 @@ class Recorder:
         self._raised: dict[str, BaseException | None] = {}
         self._began = 0.0
         self._sound = True
+        self._modules: dict[str, str] = {}
 
     # collection
 
@@ -134,6 +136,7 @@ class Recorder:
             self._trouble(problem)
         if wrong or session.testsfailed:
             items.clear()
+        self._note_modules()
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A file that can't be collected is trouble."""
@@ -174,6 +177,7 @@ class Recorder:
         """Collect what each phase raised; after the teardown the check has ended."""
         report = yield
         self._raised[call.when] = call.excinfo.value if call.excinfo else None
+        self._note_modules()
         if call.when == "teardown":
             faulthandler.cancel_dump_traceback_later()
             end = ending(self._raised)
@@ -206,7 +210,8 @@ class Recorder:
     def pytest_testnodedown(self, node: Any, error: object | None) -> None:
         """A worker ended; with an error, it crashed."""
         if error:
-            self._trouble(f"worker {node.gateway.id} ended early: {error}")
+            *_, last = str(error).strip().splitlines() or ["it says nothing"]
+            self._trouble(f"worker {node.gateway.id} ended early: {last}")
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str) -> None:
@@ -222,11 +227,20 @@ class Recorder:
         """Note the modules that took part, and whether this process ended well."""
         well = self._sound and int(exitstatus) in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         if well:
-            self._write("modules", files=_imported())
+            now = {file: _sha256(file) for file in _imported()}
+            changed = {file: digest for file, digest in now.items() if self._modules.get(file) != digest}
+            self._write("modules", files=changed, system=_file_of(self.plan.system.partition(":")[0]))
         self._log.close(well=well)
         os.close(self._stderr)
 
     # writing
+
+    def _note_modules(self) -> None:
+        """Note the files of modules that are new since the last look, as they are on the disk now."""
+        new = {file: _sha256(file) for file in _imported() if file not in self._modules}
+        if new:
+            self._modules |= new
+            self._write("modules", files=new)
 
     def _trouble(self, what: str) -> None:
         self._sound = False
@@ -263,7 +277,20 @@ def _within(seconds: float, function: Callable[..., Awaitable[None]]) -> Callabl
 
 
 def _imported() -> list[str]:
-    """Files of the imported modules that are no part of Python or of installed packages."""
-    installed = tuple(f"{sysconfig.get_path(kind)}{os.sep}" for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
-    files = (getattr(module, "__file__", None) for module in [*sys.modules.values()])
-    return sorted({file for file in files if file and not file.startswith(installed)})
+    """Files of the imported modules, but for those of Python itself."""
+    library = tuple(f"{sysconfig.get_path(kind)}{os.sep}" for kind in ("stdlib", "platstdlib"))
+    packages = tuple(f"{place}{name}{os.sep}" for place in library for name in ("site-packages", "dist-packages"))
+    files = {file for module in [*sys.modules.values()] if isinstance(file := getattr(module, "__file__", None), str)}
+    return sorted(file for file in files if not file.startswith(library) or file.startswith(packages))
+
+
+def _file_of(module: str) -> str | None:
+    return getattr(sys.modules.get(module), "__file__", None)
+
+
+def _sha256(file: str) -> str:
+    """The digest of the file, and nothing where it can't be read."""
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except OSError:
+        return ""

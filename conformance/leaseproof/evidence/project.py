@@ -76,7 +76,8 @@ def project(
     promises: Promises,
     before: Identity,
     after: Identity | None,
-    kit: Subject,
+    kit: Identity,
+    kit_after: Identity | None,
     controls: Mapping[str, Control],
     inspections: Mapping[str, Inspection],
     tiers: Mapping[Tier, str | None],
@@ -88,13 +89,14 @@ def project(
 ) -> Evidence:
     """The evidence of one run, verdicts included.
 
-    before, after: the subject as it was identified before and after the run. kit: `identify_kit().subject`.
+    before, after, kit, kit_after: the subject and the kit as they were identified before and after the run.
     tiers: each tier that can't run here with the reason (None: it can). selection: what the user asked for.
     environment: its id; by default of the PostgreSQL that took part, such as "pg18".
     """
     host = host or Host()
-    imported = [name for log in logs for fact in log.of("modules") for name in _texts(fact.get("files"))]
-    subject = before.with_imported(imported)
+    imported = _imported(logs)
+    subject = before.with_imported(imported, kit)
+    kit_subject = _kit(kit, kit_after, imported)
     read = [_log(log, plan) for log in logs]
     started, finished = _span(logs)
     servers = _servers(logs)
@@ -111,8 +113,8 @@ def project(
         plugins=tuple(_word(plugin) for plugin in plugins),
         seed=plan.seed,
         subject=subject,
-        subject_after=after.with_imported(imported) if after else None,
-        kit=kit,
+        subject_after=after.with_imported(imported, kit) if after else None,
+        kit=kit_subject,
         catalogue_sha256=catalogue.digest,
         checks_lock_sha256=lock.digest,
         revisions={claim.id: claim.revision for claim in catalogue.claims.values()},
@@ -120,7 +122,7 @@ def project(
         plan_sha256=plan.sha256,
         controls=tuple(_controls(plan, controls)),
         logs=tuple(log for log, _ in read),
-        trouble=tuple(_trouble(logs)),
+        trouble=(*_trouble(logs), *_elsewhere(logs, before)),
         facts=tuple(
             fact for log, (_, believed) in zip(logs, read, strict=True) for fact in _facts(believed, log, lock)
         ),
@@ -130,8 +132,8 @@ def project(
     notes = [_UNSIGNED, *([_HOSTED_RUN] if "COLD-2" in catalogue.claims else []), *footnotes]
     stated = Evidence(
         subject=subject,
-        kit=kit,
-        producer=Producer(name="leaseproof", version=kit.version),
+        kit=kit_subject,
+        producer=Producer(name="leaseproof", version=kit_subject.version),
         catalogue_sha256=catalogue.digest,
         checks_lock_sha256=lock.digest,
         not_promised={_word(cap): _text(reason) for cap, reason in promises.not_promised.items()},
@@ -281,6 +283,37 @@ def _trouble(logs: Sequence[ReadLog]) -> Iterator[Trouble]:
     for log in logs:
         for fact in log.of("trouble"):
             yield Trouble(process=_word(log.process), what=_text(fact.get("what", "")))
+
+
+def _imported(logs: Sequence[ReadLog]) -> set[tuple[str, str]]:
+    """Every file that a process imported, with the digests that it read there."""
+    return {
+        (str(name), str(digest))
+        for log in logs
+        for fact in log.of("modules")
+        if isinstance(files := fact.get("files"), dict)
+        for name, digest in files.items()
+    }
+
+
+def _kit(before: Identity, after: Identity | None, imported: set[tuple[str, str]]) -> Subject:
+    """The kit before the run, not clean where it was another one after it."""
+    kit = before.with_imported(imported)
+    then = after.with_imported(imported) if after else None
+    if then == kit:
+        return kit
+    changes = then.changes if then else ()
+    return kit.model_copy(update={"clean": False, "changes": ("changed during the run", *changes)})
+
+
+def _elsewhere(logs: Sequence[ReadLog], before: Identity) -> Iterator[Trouble]:
+    """A process that imported the system from another file than the one that was identified."""
+    for log in logs:
+        for fact in log.of("modules"):
+            file = fact.get("system")
+            if file is not None and before.file is not None and os.path.realpath(str(file)) != str(before.file):
+                what = f"tried the system of {file}, while that of {before.file} was identified"
+                yield Trouble(process=_word(log.process), what=_text(what))
 
 
 def _servers(logs: Sequence[ReadLog]) -> dict[str, Server]:

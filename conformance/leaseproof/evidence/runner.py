@@ -6,6 +6,7 @@ conftest files and Python options stay out; the group dies with this process, an
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,9 +34,7 @@ PLUGINS = (
     "leaseproof.world.plugin",
     "leaseproof.evidence.plugin",
 )
-KEPT = frozenset(
-    {"PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"}
-)
+KEPT = frozenset({"PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONNOUSERSITE"})
 FOREIGN = ("PYTHON", "PYTEST", "_PYTEST", "HYPOTHESIS", "XDIST")
 TICK = 0.1
 """Seconds between two looks at the logs, for the progress display alone."""
@@ -69,6 +68,11 @@ class Job:
         """Where pytest's own output lies."""
         return self.folder / "pytest.log"
 
+    @property
+    def bytecode(self) -> Path:
+        """Where the run's own bytecode lies while it lasts: one that was made earlier may be of another source."""
+        return self.folder / "bytecode"
+
     def command(self) -> list[str]:
         """The command, without the lifeline."""
         seed = self.plan.seed
@@ -95,6 +99,7 @@ class Job:
         return {
             **kept,
             "PYTHONSAFEPATH": "1",
+            "PYTHONPYCACHEPREFIX": str(self.bytecode),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "HYPOTHESIS_STORAGE_DIRECTORY": str(self.folder / "hypothesis"),
             "LEASEPROOF_RUN": self.plan.run,
@@ -157,6 +162,7 @@ class Run:
             self._process.wait()
             self._output.join(CLEANED_WITHIN)
             _until_removed(self._job.plan.run)
+            shutil.rmtree(self._job.bytecode, ignore_errors=True)
         finally:
             os.close(self._lifeline)
 

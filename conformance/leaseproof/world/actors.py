@@ -2,12 +2,13 @@
 
 Each operation of `Calls` answers as the port says. An answer of another kind is refuted (`unexpected_answer`); an
 exception is refuted by its SQLSTATE, its fault's name or `unexpected_error`, unless it tells of trouble in the
-infrastructure (`Undecided`). `outcome` hands a fault over as a value, for claims that are about it.
+infrastructure (`Undecided`). A system can't say `Refuted` or `Undecided` itself: from it they are unexpected errors.
+`outcome` hands a fault over as a value, for claims that are about it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
@@ -52,18 +53,16 @@ def sqlstate_of(error: BaseException) -> str | None:
     return None
 
 
-@asynccontextmanager
-async def judged(name: str) -> AsyncIterator[None]:
-    """Turn what an operation raises into what it means for the claim."""
+@contextmanager
+def judged(name: str) -> Iterator[None]:
+    """Turn what the system's code raises into what it means for the claim; only that code belongs in the block."""
     try:
         yield
-    except (Refuted, Undecided, _RolledBack):
-        raise
     except (Unavailable, NotPromised) as error:
         raise Undecided(f"{name}: {type(error).__name__}: {error}") from error
     except Fault as error:
         raise Refuted(error.sqlstate or type(error).__name__, f"{name}: {type(error).__name__}: {error}") from error
-    except Exception as error:
+    except (Exception, BaseExceptionGroup) as error:
         state = sqlstate_of(error)
         if isinstance(error, OSError) or (state and state.startswith(INFRASTRUCTURE)):
             raise Undecided(f"{name}: {type(error).__name__}: {error}") from error
@@ -81,15 +80,15 @@ class Calls:
         raise NotImplementedError
 
     async def _answer(self, operation: str, kinds: tuple[type[Any], ...], call: Call[Any]) -> Any:
-        async with judged(f"{self.name}: {operation}"):
+        with judged(f"{self.name}: {operation}"):
             answer = await self._invoke(call)
-            if not isinstance(answer, kinds):
-                refute("unexpected_answer", f"{self.name}: {operation} answered {answer!r}")
-            return answer
+        if not isinstance(answer, kinds):
+            refute("unexpected_answer", f"{self.name}: {operation} answered {answer!r}")
+        return answer
 
     async def outcome(self, call: Call[T]) -> T | Fault:
         """The answer of `call`, or the fault that it raised."""
-        async with judged(self.name):
+        with judged(self.name):
             try:
                 return cast("T", await self._invoke(call))
             except (Unavailable, NotPromised):
@@ -223,9 +222,20 @@ class OpenTransaction(Calls):
     async def _invoke(self, call: Call[Any]) -> Any:
         return await call(self._operations)
 
-    def savepoint(self) -> Any:
-        """See `Operations.savepoint`."""
-        return self._operations.savepoint()
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        """See `Operations.savepoint`; like a transaction, it judges only what the system raises."""
+        async with AsyncExitStack() as stack:
+            with judged(f"{self.name}: savepoint"):
+                await stack.enter_async_context(self._operations.savepoint())
+            try:
+                yield
+            except BaseException as error:
+                with suppress(Exception, BaseExceptionGroup):
+                    await stack.__aexit__(type(error), error, error.__traceback__)
+                raise
+            with judged(f"{self.name}: release of a savepoint"):
+                await stack.aclose()
 
     def rollback(self) -> None:
         """Leave the block of the transaction now, and roll back."""
@@ -253,15 +263,19 @@ class Participant(Calls):
         Only what the system raises is judged; an exception of the block itself passes as it is.
         """
         async with AsyncExitStack() as stack:
-            async with judged(f"{self.name}: begin"):
+            with judged(f"{self.name}: begin"):
                 operations = await stack.enter_async_context(self._actor.transaction())
             try:
                 yield OpenTransaction(self._system, self.name, operations)
             except _RolledBack as leave:
-                with suppress(_RolledBack):
+                with judged(f"{self.name}: rollback"), suppress(_RolledBack):
                     await stack.__aexit__(type(leave), leave, leave.__traceback__)
                 return
-            async with judged(f"{self.name}: commit"):
+            except BaseException as error:
+                with suppress(Exception, BaseExceptionGroup):
+                    await stack.__aexit__(type(error), error, error.__traceback__)
+                raise
+            with judged(f"{self.name}: commit"):
                 await stack.aclose()
 
     @asynccontextmanager
@@ -276,4 +290,5 @@ class Participant(Calls):
 
     async def close(self) -> None:
         """Close the actor's connections."""
-        await self._actor.close()
+        with judged(f"{self.name}: close"):
+            await self._actor.close()
