@@ -9,9 +9,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+import servers_of_tests
 import toy
 
-from leaseproof.servers import folders
+from leaseproof import interrupts
+from leaseproof.cli import execute
+from leaseproof.servers import folders, roles, start
 
 WAITING = """
 @claim("TOY-1")
@@ -123,3 +126,62 @@ def test_a_killed_pytest_is_inconclusive(started: Started) -> None:
     assert (started.command.returncode, said) == (3, "")
     assert "Passed" not in output.replace("0 Passed", "")
     assert started.gone()
+
+
+def test_many_interrupts_leave_nothing_on_a_given_server(tmp_path: Path) -> None:
+    toy.write_project(tmp_path, WAITING, {"TOY-1": ["test_a", "test_b"]})
+    with servers_of_tests.controller() as server:
+        command = subprocess.Popen(
+            [*toy.cli(tmp_path, PLUGINS), "verify", "--system", "toy_system:system", "-n", "0"],
+            cwd=tmp_path,
+            env={**os.environ, "LEASEPROOF_DSN": server.address.admin_dsn},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        until(lambda: command.poll() is not None or bool(list(tmp_path.glob("started-*"))))
+        (run,) = (path.name for path in (tmp_path / "reports" / "facts").iterdir())
+        with roles.connect(server.address.admin_dsn, "test") as connection:
+            count = "SELECT count(*) FROM pg_roles WHERE starts_with(rolname, %s)"
+            assert connection.execute(count, (f"lp_{run}_",)).fetchone() == (3,)
+            until(lambda: command.poll() is not None or _interrupted(command))
+            _, said = command.communicate(timeout=LONGEST)
+            assert (command.returncode, said) == (130, "leaseproof: interrupted\n")
+            assert connection.execute(count, (f"lp_{run}_",)).fetchone() == (0,)
+            left = "SELECT count(*) FROM pg_database WHERE starts_with(datname, %s)"
+            assert connection.execute(left, (f"lp_{run}_",)).fetchone() == (0,)
+
+
+def _interrupted(command: "subprocess.Popen[str]") -> bool:
+    """One more interrupt; never enough."""
+    command.send_signal(signal.SIGINT)
+    return False
+
+
+def test_a_clean_up_that_is_cut_short_says_what_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def cut_short(*_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(start, "drop_run", cut_short)
+    execute._drop("r0000001", {start.DSN: "host=h"})
+    assert " ".join(capsys.readouterr().err.split()) == (
+        "leaseproof: databases and roles named lp_r0000001_* may be left on the server of --dsn: "
+        "the clean-up was interrupted. The next run there removes them"
+    )
+
+
+def test_a_later_interrupt_leaves_a_clean_up_only_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(interrupts, "_Seen", type("Seen", (), {"first": None, "again": False}))
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with pytest.raises(KeyboardInterrupt):
+        interrupts._interrupt(signal.SIGINT, None)
+    assert not interrupts.again()
+    now += interrupts.PATIENCE
+    interrupts._interrupt(signal.SIGINT, None)
+    assert interrupts.again()
+    now += 0.1
+    with pytest.raises(SystemExit):
+        interrupts._interrupt(signal.SIGTERM, None)

@@ -3,11 +3,12 @@
 import contextlib
 import io
 import os
-import signal
 import sys
 import tempfile
 import traceback
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
+
+from leaseproof import interrupts
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -22,9 +23,9 @@ INTERRUPTED = 130
 
 def main(kit: "Kit | None" = None) -> NoReturn:
     """Run a command and leave with its exit code. `kit`: other parts than the kit's own, for its tests."""
+    _open_missing()
     sys.stdout, sys.stderr = _Output.over(sys.stdout), _Output.over(sys.stderr)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)
+    interrupts.install()
     try:
         from leaseproof.cli.app import app  # here, so that an interrupt while modules load is one too
 
@@ -37,13 +38,30 @@ def main(kit: "Kit | None" = None) -> NoReturn:
     except Exception as error:  # noqa: BLE001 - the last resort
         code = INCONCLUSIVE
         _say(f"leaseproof: it failed in a way that was not foreseen: {type(error).__name__}: {error}{_kept()}")
+    interrupts.ignore()
     if code == INTERRUPTED:
         _say("leaseproof: interrupted")
     sys.exit(_flushed(code))
 
 
+def _open_missing() -> None:
+    """A standard stream that the caller has closed leads to nowhere."""
+    for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != descriptor:
+                os.dup2(opened, descriptor)
+                os.close(opened)
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - for good
+
+
 class _Output(io.FileIO):
-    """An output whose reader may go away: the rest is written to nowhere, and the exit code stays the verdict's."""
+    """An output whose reader may go away: the rest is written to nowhere, and the exit code stays the verdict's.
+
+    `failed`: why the output could not be written where its reader is still there.
+    """
+
+    failed: str | None = None
 
     @classmethod
     def over(cls, stream: TextIO) -> TextIO:
@@ -56,14 +74,11 @@ class _Output(io.FileIO):
         """Write what the reader still takes."""
         try:
             return super().write(data)
-        except BrokenPipeError:
+        except OSError as error:
+            if not isinstance(error, BrokenPipeError):
+                self.failed = error.strerror
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
             return super().write(data)
-
-
-def _leave(number: int, frame: object) -> NoReturn:
-    """End like an interrupted run: what was started is ended first."""
-    raise SystemExit(128 + number)
 
 
 def _kept() -> str:
@@ -82,10 +97,10 @@ def _say(text: str) -> None:
 
 
 def _flushed(code: str | int | None) -> str | int | None:
-    """The exit code; where the output can't be written, nothing more is written to it, and nothing is decided."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return code or INCONCLUSIVE
-    return code
+    """The exit code; where the output could not be written, nothing is decided."""
+    sys.stdout.flush()
+    failed: str | None = cast("Any", sys.stdout.buffer).raw.failed
+    if failed is None:
+        return code
+    _say(f"leaseproof: can't write the output: {failed}")
+    return code or INCONCLUSIVE

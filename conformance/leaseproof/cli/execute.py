@@ -1,13 +1,15 @@
 """Runs a plan for a command and tells how it ended. Owns the folder of a run and the messages about its end."""
 
+import os
 import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from leaseproof.cli import INCONCLUSIVE
 from leaseproof.cli.prepare import Kit
 from leaseproof.cli.progress import Live
-from leaseproof.cli.terminal import fail
+from leaseproof.cli.terminal import fail, say
 from leaseproof.evidence.facts import FactLog, FactsNotWritten, Log, read_logs
 from leaseproof.evidence.plan import Plan
 from leaseproof.evidence.redact import redact
@@ -70,15 +72,30 @@ def _why(job: Job, logs: tuple[Log, ...]) -> str:
         output = ""
     said = [line.removeprefix("ERROR: ") for line in output.splitlines() if line.startswith("ERROR: ")]
     last = "\n  ".join(output.splitlines()[-15:])
-    return redact("; ".join(dict.fromkeys(said or troubles)) or last or "pytest said nothing") + (
-        f"\n  (all of its output: {job.output_file})"
-    )
+    return redact(
+        "; ".join(dict.fromkeys(said or troubles)) or _no_room(job.folder) or last or "pytest said nothing"
+    ) + (f"\n  (all of its output: {job.output_file})")
+
+
+def _no_room(folder: Path) -> str:
+    """Why nothing can be written to the folder; empty where something can."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), 0, 1)
+    except OSError as error:
+        return f"can't write to {folder}: {error.strerror}"
+    return ""
 
 
 def _drop(run_id: str, variables: Mapping[str, str]) -> None:
-    """An interrupted run on a given server leaves nothing there."""
-    if (dsn := variables.get(start.DSN)) is not None:
-        try:
-            start.drop_run(dsn, run_id)
-        except ServersError as error:
-            fail(f"interrupted, and what the run made on the given server could not be dropped: {redact(str(error))}")
+    """An interrupted run on a given server leaves nothing there, or says what."""
+    if (dsn := variables.get(start.DSN)) is None:
+        return
+    try:
+        start.drop_run(dsn, run_id)
+    except (ServersError, KeyboardInterrupt, SystemExit) as error:
+        why = str(error) if isinstance(error, ServersError) else "the clean-up was interrupted"
+        say(
+            f"databases and roles named lp_{run_id}_* may be left on the server of --dsn: {why}. The next run there "
+            "removes them"
+        )

@@ -14,7 +14,9 @@ from leaseproof.report.view import plain
 
 def console() -> Console:
     """Standard output: coloured on a terminal unless NO_COLOR says no, plain and wide elsewhere."""
-    wide = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS") or 140)
+    columns = os.environ.get("COLUMNS", "")
+    chosen = int(columns) if columns.isdecimal() else 0
+    wide = None if sys.stdout.isatty() else chosen or 140
     return Console(highlight=False, soft_wrap=False, width=wide)
 
 
@@ -24,6 +26,11 @@ def errors() -> Console:
 
 
 def fail(message: str, code: int = WRONG_USE) -> NoReturn:
-    """Say what is wrong, without secrets and control characters, and end with this exit code."""
-    errors().print(plain(redact(f"leaseproof: {message}"), keep="\n"), markup=False)
+    """Say what is wrong, and end with this exit code."""
+    say(message)
     raise typer.Exit(code)
+
+
+def say(message: str) -> None:
+    """A message, without secrets and control characters."""
+    errors().print(plain(redact(f"leaseproof: {message}"), keep="\n"), markup=False)

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from leaseproof import interrupts
 from leaseproof.evidence.follow import Follower
 from leaseproof.evidence.plan import Plan
 from leaseproof.evidence.redact import inside_key, redact
@@ -126,6 +127,7 @@ class Run:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
+                cwd=None if os.access(".", os.R_OK | os.X_OK) else self._job.folder,  # Python and pytest look about
                 start_new_session=True,
                 pass_fds=(far,),
             )
@@ -177,7 +179,7 @@ def _until_removed(run: str) -> None:
     """Wait until the supervisor of the servers has ended: the folder of the run is the last that it removes."""
     folders_of_run = [place / f"{folders.PREFIX}{run}" for place, _ in folders.places()]
     last = time.monotonic() + CLEANED_WITHIN
-    while any(folder.exists() for folder in folders_of_run) and time.monotonic() < last:
+    while any(folder.exists() for folder in folders_of_run) and time.monotonic() < last and not interrupts.again():
         time.sleep(0.01)
 
 

@@ -3,12 +3,13 @@
 Must not touch a database or role that is not named for a run of the kit.
 """
 
+import os
 import re
 import zlib
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from leaseproof.servers.address import Address
 from leaseproof.servers.errors import ServersError
@@ -19,6 +20,7 @@ NAMED = re.compile(r"lp_(r[0-9a-f]{7})_\w+")
 LIFE = 0x6C656173  # the class of the kit's advisory locks ("leas"); the second key is of the run
 SWEEP = LIFE + 1
 OLDEST = 150000
+CONNECT_SECONDS = 10
 UNSAFE = re.compile(r"[^\w.~!$&'()*+,;=:%\-]")  # in the user or password of a URL
 
 
@@ -26,7 +28,7 @@ def connect(dsn: str, name: str) -> Connection:
     """An administrator's connection. ServersError, without the password, when the server does not let it in."""
     _check_form(dsn)
     try:
-        return psycopg.connect(dsn, autocommit=True, application_name=name)
+        return psycopg.connect(_patient(dsn), autocommit=True, application_name=name)
     except psycopg.Error as error:
         said = " ".join(str(error).split())
         raise ServersError(f"PostgreSQL can't be reached: {said}; check the address, and that it runs") from error
@@ -46,6 +48,12 @@ def _check_form(dsn: str) -> None:
             "postgresql://user:password@host:port/database with special characters of user and password as %40 and "
             "so on, or host=... user=... password='...' dbname=..."
         )
+
+
+def _patient(dsn: str) -> str:
+    """The address with a bound on the wait for a server that does not answer, where the user sets none."""
+    chosen = "connect_timeout" in conninfo_to_dict(dsn) or os.environ.get("PGCONNECT_TIMEOUT")
+    return dsn if chosen else make_conninfo(dsn, connect_timeout=CONNECT_SECONDS)
 
 
 def claim_run(connection: Connection, run: str) -> None:
@@ -95,6 +103,15 @@ def check(connection: Connection) -> None:
             f'nothing that rests on privileges can be shown; ALTER ROLE "{user}" CREATEROLE, or leave --dsn out for '
             "the embedded server"
         )
+
+
+def end_sessions(connection: Connection, run: str) -> None:
+    """End the administrator's other sessions of a run whose processes are dead: one may still be making a database."""
+    connection.execute(
+        "SELECT pg_terminate_backend(pid, 2000) FROM pg_stat_activity "
+        "WHERE starts_with(application_name, %s) AND pid <> pg_backend_pid()",
+        (f"leaseproof {run}",),
+    )
 
 
 def drop_run(connection: Connection, run: str) -> list[str]:

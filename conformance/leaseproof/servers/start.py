@@ -80,7 +80,11 @@ def start(choice: Choice) -> Servers:
 def drop_run(dsn: str, run: str) -> list[str]:
     """Drop all databases and roles of the run on a given server; answers their names. For use after an interrupt."""
     with closing(roles.connect(dsn, f"leaseproof {run} clean-up")) as connection:
-        return roles.drop_run(connection, run)
+        try:
+            roles.end_sessions(connection, run)
+            return roles.drop_run(connection, run)
+        except psycopg.Error as error:
+            raise ServersError(f"they can't be dropped ({type(error).__name__}: {error})") from error
 
 
 def misleading_variables(choice: Choice) -> list[str]:
