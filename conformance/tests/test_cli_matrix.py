@@ -2,6 +2,7 @@
 
 import html
 import json
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -205,8 +206,13 @@ def test_the_schema_is_printed() -> None:
 def test_claims_are_listed_with_the_results_of_a_file(file: Path) -> None:
     listed = leaseproof("claims", "--evidence", file)
     assert listed.exit_code == 0
+    first = (
+        "results of sample 1.0, commit cccccccccccc (clean), 2026-01-02 03:04 UTC: Stale, the system is now agentrun"
+    )
+    assert listed.output.startswith(first)
     line = next(line for line in listed.output.splitlines() if line.startswith("LOCK-1 "))
-    assert "Passed" in line
+    assert "Stale" in line
+    assert "Passed" not in line
     assert all(f"\n{name} " in listed.output for name in CATALOGUE.claims if name != "LOCK-1")
 
 
@@ -221,6 +227,18 @@ def test_a_claim_is_shown_whole() -> None:
     assert shown.exit_code == 0
     for told in ("LOCK-2, core, revision 1, T1", "level by level", "deadlock", "run repository", "execution_tree"):
         assert told in " ".join(shown.output.split())
+
+
+def test_a_family_is_shown_whole() -> None:
+    shown = leaseproof("claims", "shape", "LOCK-2")
+    assert shown.exit_code == 0
+    first = [line.split()[1].rstrip(",") for line in shown.output.splitlines() if line.startswith("claim ")]
+    assert first == [name for name in CATALOGUE.claims if name.startswith("SHAPE-") or name == "LOCK-2"]
+
+
+def test_the_version_is_told() -> None:
+    told = leaseproof("--version")
+    assert (told.exit_code, told.output) == (0, f"leaseproof {version('leaseproof')}\n")
 
 
 def test_an_unknown_claim_is_exit_code_2() -> None:

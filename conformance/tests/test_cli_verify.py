@@ -90,14 +90,36 @@ def test_claims_not_tried_are_no_failure_unless_strict(tmp_path: Path) -> None:
 
 def test_a_chosen_claim_alone_is_tried(tmp_path: Path) -> None:
     toy.write_project(tmp_path, WHOLE, BOTH)
-    assert verify(tmp_path, "--claim", "TOY-1").returncode == 0
-    assert toy.results(tmp_path)["TOY-2"] == "Not run: not selected"
+    assert verify(tmp_path).returncode == 0
+    whole = toy.results(tmp_path)
+    done = verify(tmp_path, "--claim", "TOY-1")
+    assert done.returncode == 0
+    assert "reports/partial/evidence.html" in "".join(done.stdout.split())
+    assert toy.results(tmp_path, "partial/evidence.json")["TOY-2"] == "Not run: not selected"
+    assert toy.results(tmp_path) == whole
 
 
 def test_what_needs_another_tier_is_not_run(tmp_path: Path) -> None:
     toy.write_project(tmp_path, WHOLE, EXPECTED)
-    assert verify(tmp_path, "--tier", "static").returncode == 0
-    assert toy.results(tmp_path)["TOY-1"].startswith("Not run: needs tier pg")
+    assert verify(tmp_path).returncode == 0
+    done = verify(tmp_path, "--tier", "static")
+    assert (done.returncode, done.stderr) == (3, "leaseproof: no claim was tried, so nothing is decided\n")
+    assert toy.results(tmp_path, "partial/evidence.json")["TOY-1"].startswith("Not run: needs tier pg")
+    assert toy.results(tmp_path)["TOY-1"].startswith("Passed")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--claim", "TOY-1"], ["--strict"]])
+def test_a_system_that_promises_too_little_is_not_decided_on(tmp_path: Path, arguments: list[str]) -> None:
+    toy.write_project(tmp_path, WHOLE, BOTH)
+    file = tmp_path / "toy_system.py"
+    file.write_text(file.read_text().replace("{Cap.lease, Cap.execution_tree_cancel}", "{Cap.execution_tree_cancel}"))
+    toy.commit(tmp_path)
+    done = verify(tmp_path, *arguments)
+    assert (done.returncode, done.stderr) == (
+        3,
+        "leaseproof: no claim was tried, so nothing is decided; "
+        "claims would apply to a system that also promises lease (TOY-1, TOY-2)\n",
+    )
 
 
 @pytest.mark.parametrize(
@@ -206,7 +228,7 @@ def test_wrong_use_ends_with_2_and_one_message(
         (("facts = Facts", "facts = dict"), "its 'facts' must be"),
         (
             ("from leaseproof.system", "raise SystemExit(0)\nfrom leaseproof.system"),
-            "can't import toy_system (SystemExit",
+            "toy_system raised while it was imported at",
         ),
     ],
 )

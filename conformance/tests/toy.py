@@ -184,7 +184,7 @@ def leaseproof(folder: Path, *arguments: str, **variables: str) -> subprocess.Co
     )
 
 
-def results(folder: Path) -> dict[str, str]:
+def results(folder: Path, name: str = "evidence.json") -> dict[str, str]:
     """What the evidence says of each claim, with its reason."""
-    evidence = read_evidence(folder / "reports" / "evidence.json")
+    evidence = read_evidence(folder / "reports" / name)
     return {row.id: f"{row.result}: {row.reason}" for row in evidence.claims}

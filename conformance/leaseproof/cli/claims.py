@@ -17,8 +17,9 @@ from leaseproof.cli.terminal import console, fail
 from leaseproof.controls.registry import Control, load_controls
 from leaseproof.evidence.inspect import checks_by_claim
 from leaseproof.evidence.model import BadEvidence, ClaimRow, Evidence, read_evidence
+from leaseproof.evidence.subject import identify
 from leaseproof.files import write_text
-from leaseproof.loading import WrongSystem, append_path, default_system, load_system
+from leaseproof.loading import WrongSystem, caller_last, raised_at
 from leaseproof.report.view import View, first_sentence, plain, provisional_of
 
 LAST = Path("reports/evidence.json")
@@ -26,7 +27,9 @@ LAST = Path("reports/evidence.json")
 
 def claims(
     context: typer.Context,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Show these claims alone, whole.")] = None,
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID|FAMILY]...", help="Show these claims alone, whole.")
+    ] = None,
     evidence: Annotated[
         Path | None, typer.Option("--evidence", metavar="FILE", help=f"Show results of this file; by default {LAST}.")
     ] = None,
@@ -49,31 +52,67 @@ def claims(
         return
     if wrong := disagreements(catalogue, lock):
         fail(f"catalogue and checks.lock don't fit: {wrong[0]}; `leaseproof claims --update-lock` writes checks.lock")
-    prepare.known("claim", ids or [], catalogue.claims, "`leaseproof claims`")
-    results = _results(evidence, catalogue)
-    if ids:
-        for claim in catalogue.named(ids).values():
+    wanted = _of_families(ids or [], catalogue)
+    prepare.known("claim", wanted, catalogue.claims, "`leaseproof claims`")
+    results = _results(evidence, catalogue, system)
+    if wanted:
+        for claim in catalogue.named(wanted).values():
             _show(claim, lock, results.get(claim.id))
     else:
         console().print(_list(catalogue.claims.values(), lock, results))
 
 
-def _results(file: Path | None, catalogue: Catalogue) -> dict[str, str]:
-    """Claim to its result in the evidence file; Stale where the file speaks of another revision."""
+def _of_families(names: Iterable[str], catalogue: Catalogue) -> list[str]:
+    """The names, with the ids of all its claims in the place of a family's."""
+    ids: list[str] = []
+    for name in names:
+        ids += [claim.id for claim in catalogue.claims.values() if claim.family == name.upper()] or [name]
+    return ids
+
+
+def _results(file: Path | None, catalogue: Catalogue, system: str | None) -> dict[str, str]:
+    """Claim to its result in the evidence file; Stale where that is not of this system, code or revision.
+
+    Says first what the evidence is of.
+    """
     if file is None and not LAST.is_file():
         return {}
     try:
         evidence: Evidence = read_evidence(file or LAST)
     except BadEvidence as error:
         fail(str(error))
+    stale = _stale(evidence, system)
+    subject, time = evidence.subject, evidence.finished.strftime("%Y-%m-%d %H:%M UTC")
+    said = f"results of {subject.name} {subject.version}, {subject.label}, {time}"
+    said += f": Stale, {stale}" if stale else ""
+    console().print(Text(plain(said), style=STYLES["Stale"] if stale else ""), soft_wrap=True)
     if rules := View(evidence).rules:
-        console().print(Text(rules))
-    return {row.id: _result(row, catalogue.claims[row.id]) for row in evidence.claims if row.id in catalogue.claims}
+        console().print(Text(rules), soft_wrap=True)
+    return {
+        row.id: f"Stale ({stale})" if stale else _result(row, catalogue.claims[row.id])
+        for row in evidence.claims
+        if row.id in catalogue.claims
+    }
+
+
+def _stale(evidence: Evidence, system: str | None) -> str:
+    """Why the evidence says nothing of the system as it is now; empty where it does."""
+    caller_last()
+    try:
+        loaded = prepare.system(system)
+    except WrongSystem as error:
+        if system:
+            fail(str(error))
+        return f"with no system to compare: {error}"
+    now = identify(loaded.file, loaded.system.name, loaded.system.version).subject
+    if now.key == evidence.subject.key and (now.clean or not evidence.subject.clean):
+        return ""
+    return f"the system is now {now.name} {now.version}, {now.label}"
 
 
 def _result(row: ClaimRow, claim: Claim) -> str:
     if row.revision != claim.revision:
-        return "Stale"
+        return f"Stale (revision {row.revision})"
     provisional = provisional_of(row)
     return f"{row.result} (provisional: {provisional})" if provisional else row.result
 
@@ -88,6 +127,7 @@ def _list(claims: Iterable[Claim], lock: Lock, results: Mapping[str, str]) -> Ta
         checks = "planned" if expected.planned else str(len(expected.checks))
         cells = [claim.id, claim.kind, " ".join(claim.records), claim.tier, checks]
         result = results.get(claim.id, "")
+        result = "Stale" if result.startswith("Stale") else result
         shown = [Text(result, style=STYLES.get(result.partition(" (")[0], ""))] if results else []
         table.add_row(*map(Text, cells), *shown, Text(first_sentence(claim.must)))
     return table
@@ -122,13 +162,13 @@ def _show(claim: Claim, lock: Lock, result: str | None) -> None:
 
 def _controls(system: str | None) -> Mapping[str, Control]:
     """The controls of the system whose defects checks.lock names."""
-    append_path(str(Path.cwd()))
+    caller_last()
     try:
-        return load_controls(load_system(system or default_system()).system.name)
+        return load_controls(prepare.system(system).system.name)
     except WrongSystem as error:
         fail(str(error))
     except Exception as error:  # noqa: BLE001 - other people's code is imported here
-        fail(f"can't load the negative controls: {type(error).__name__}: {error}")
+        fail(f"can't load the negative controls{raised_at(error)}: {type(error).__name__}: {error}")
 
 
 def _update(

@@ -1,7 +1,9 @@
 """What has to be right before a run starts. Owns the checks of the user's input; every fault ends with exit code 2."""
 
 import difflib
+import fcntl
 import os
+import sysconfig
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,15 +15,18 @@ from leaseproof.claims.catalogue import BadCatalogue, Catalogue, load_catalogue
 from leaseproof.claims.lock import BadLock, Lock, default_path, disagreements, load_lock
 from leaseproof.cli.terminal import fail
 from leaseproof.controls.registry import Control, load_controls
+from leaseproof.evidence.git import work_tree
 from leaseproof.evidence.redact import redact
 from leaseproof.evidence.runner import PLUGINS, SUITES
-from leaseproof.loading import Loaded, WrongSystem, caller_last, default_system, load_system
+from leaseproof.loading import VARIABLE, Loaded, WrongSystem, caller_last, default_system, load_system, raised_at
 from leaseproof.servers import postgres, roles, start, valkey
 from leaseproof.servers.errors import ServersError
 from leaseproof.tiers import Given
 
 ROOM = 64 * 1024 * 1024
 """Bytes that the reports' folder must be able to take."""
+LOCK = ".leaseproof.lock"
+"""The file in it that a run holds locked; it stays there."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ def system_and_claims(name: str | None, parts: Kit) -> Ready:
     """Load everything that a run is planned from."""
     caller_last()
     try:
-        loaded = load_system(name or default_system())
+        loaded = system(name)
         catalogue, lock = load_catalogue(parts.claims), load_lock(parts.claims / default_path().name)
     except (WrongSystem, BadCatalogue, BadLock) as error:
         fail(str(error))
@@ -64,8 +69,29 @@ def system_and_claims(name: str | None, parts: Kit) -> Ready:
     try:
         controls = load_controls(loaded.system.name)
     except Exception as error:  # noqa: BLE001 - other people's code is imported here
-        fail(f"can't load the negative controls of {loaded.system.name}: {type(error).__name__}: {error}")
+        problem = f"{raised_at(error)}: {type(error).__name__}: {error}"
+        fail(f"can't load the negative controls of {loaded.system.name}{problem}")
     return Ready(loaded, controls, catalogue, lock)
+
+
+def system(name: str | None) -> Loaded:
+    """The named system; without a name the default one, where it is plainly meant. Raises WrongSystem."""
+    if name:
+        return load_system(name)
+    found = load_system(default_system())
+    project = work_tree(Path.cwd() / "here")
+    if project is not None and not os.environ.get(VARIABLE) and not _of_project(found.file.resolve(), project):
+        raise WrongSystem(
+            f"the only system installed is {found.system.name} ({found.name}), which is no code of the project in "
+            f"{project}; name the system to try: --system package.module:attribute, or --system {found.name}"
+        )
+    return found
+
+
+def _of_project(file: Path, project: Path) -> bool:
+    """Whether the file is the project's own: below it, and not a package in a Python environment that lies there."""
+    packages = [Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib")]
+    return file.is_relative_to(project) and not any(file.is_relative_to(place) for place in packages)
 
 
 def known(what: str, names: Iterable[str], there: Iterable[str], listed_by: str) -> None:
@@ -88,12 +114,17 @@ def workers(text: str, items: int) -> int:
     return int(text)
 
 
-def reports(folder: Path) -> Path:
-    """The folder, made where it is not there, writable and with room."""
+def reports(context: typer.Context, folder: Path) -> Path:
+    """The folder, made where it is not there, writable, with room, and no other run's while the command lasts."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        context.call_on_close(lambda: os.close(lock))
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".leaseproof-room-") as file:
             os.posix_fallocate(file.fileno(), 0, ROOM)
+    except BlockingIOError:
+        fail(f"another run writes to the reports' folder {folder}: wait for its end, or name another with --reports")
     except OSError as error:
         fail(
             f"can't use the reports' folder {folder}: {error.strerror}; it must be writable and take "

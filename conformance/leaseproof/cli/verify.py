@@ -1,5 +1,6 @@
 """`leaseproof verify`: tries a system and writes the evidence. Owns the order of the steps and the exit code."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -19,12 +20,17 @@ from leaseproof.evidence.redact import redact
 from leaseproof.evidence.subject import Identity, identify, identify_kit
 from leaseproof.report.files import FORMATS, write_reports
 from leaseproof.servers.address import new_run
-from leaseproof.tiers import Given, Probe, chosen, probe, reasons
+from leaseproof.tiers import Given, chosen, probe, reasons
 
 Tiers = Annotated[
     list[str] | None,
     typer.Option("--tier", metavar="TIER|all", help="Tiers to run; by default those that need nothing but Python."),
 ]
+NEAREST = 3
+"""Sets of capabilities that are named where no claim was tried."""
+PARTIAL = "partial"
+"""Folder, among the reports, of evidence that replaces no whole run's: of picked claims, or of nothing tried."""
+
 Claims = Annotated[list[str] | None, typer.Option("--claim", metavar="ID", help="Try this claim alone (repeatable).")]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit 3 for anything Not run other than 'not promised'.")]
 
@@ -43,27 +49,35 @@ def verify(
     redis_url: options.RedisUrl = None,
     pg_bin: options.PgBin = None,
 ) -> None:
-    """Try every claim that this machine can run; write reports/evidence.{json,html,md} and print the matrix."""
+    """Try every claim that this machine can run; write reports/evidence.{json,html,md} and print the matrix.
+
+    With --claim, or where nothing can be tried, the evidence goes to reports/partial.
+    """
     prepare.workers(workers, 1)
     given = Given(dsn, redis_url, pg_bin)
     tiers = _tiers(tier or [])
     kit = prepare.kit(context)
     ready = prepare.system_and_claims(system, kit)
     prepare.known("claim", claim or [], ready.catalogue.claims, "`leaseproof claims`")
-    folder = prepare.reports(reports)
-    for kind in FORMATS:  # from here on, what this run leaves must not be an earlier run's evidence
-        (folder / f"evidence.{kind}").unlink(missing_ok=True)
-    variables = prepare.servers(given)
+    folder = prepare.reports(context, reports)
     probes = probe(given)
+    wanted = [
+        one
+        for one in ready.catalogue.claims.values()
+        if (not claim or one.id in claim) and _can_be_tried(one, ready, tiers)
+    ]
+    picked = [one for one in wanted if probes[one.tier].can_run]
+    if wanted and not picked:
+        lacking = {one.tier: probes[one.tier].lacking for one in wanted}
+        fail("nothing could start: " + "; ".join(f"tier {tier}: {why}" for tier, why in lacking.items()))
+    place = prepare.reports(context, folder / PARTIAL) if claim or not picked else folder
+    for kind in FORMATS:  # from here on, what this run leaves must not be an earlier run's evidence
+        (place / f"evidence.{kind}").unlink(missing_ok=True)
+    variables = prepare.servers(given)
     loaded = ready.loaded
 
     before = identify(loaded.file, loaded.system.name, loaded.system.version)
     kit_before = identify_kit(kit.suites)
-    picked = [
-        one
-        for one in ready.catalogue.claims.values()
-        if (not claim or one.id in claim) and _can_be_tried(one, ready, tiers, probes)
-    ]
     expected = {one.id: ready.lock.claims[one.id].tests for one in picked}
     named = {one.id: ready.lock.claims[one.id].control or "" for one in picked}
     plan = Plan(
@@ -97,24 +111,43 @@ def verify(
         plugins=kit.plugins,
     )
     try:
-        written = write_reports(evidence, folder)
+        written = write_reports(evidence, place)
     except OSError as error:
-        fail(f"can't write the evidence to {folder}: {error.strerror}; nothing is decided", INCONCLUSIVE)
+        fail(f"can't write the evidence to {place}: {error.strerror}; nothing is decided", INCONCLUSIVE)
     table.show(evidence, console(), written["html"])
+    if not _tried(evidence):
+        fail(f"no claim was tried, so nothing is decided{_nearest(evidence)}", INCONCLUSIVE)
     raise typer.Exit(exit_code(evidence, strict=strict))
 
 
 def exit_code(evidence: Evidence, *, strict: bool) -> int:
-    """1: a claim Failed, provisionally too. 3: one Inconclusive, Stale or absent, or with `strict` Not run. Else 0."""
+    """1: a claim Failed, provisionally too. 3: one Inconclusive, Stale or absent, none tried, or with `strict` one Not
+    run. Else 0."""
     results = {row.result for row in evidence.claims}
     results |= {row.provisional.result for row in evidence.claims if row.provisional}
     codes = {row.code for row in evidence.claims} | {row.provisional.code for row in evidence.claims if row.provisional}
     if "Failed" in results:
         return FAILED
-    if results & {"Inconclusive", "Stale"} or "absent" in codes:
+    if results & {"Inconclusive", "Stale"} or "absent" in codes or not _tried(evidence):
         return INCONCLUSIVE
     left = [row for row in evidence.claims if row.result == "Not run" and row.code != "not_promised"]
     return INCONCLUSIVE if strict and left else 0
+
+
+def _tried(evidence: Evidence) -> bool:
+    return any(seen.checks for row in evidence.claims for seen in row.by_environment)
+
+
+def _nearest(evidence: Evidence) -> str:
+    """The capabilities that would make claims apply: those sets of them that are the smallest."""
+    claims: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for row in evidence.claims:
+        lacking = tuple(cap for cap in row.requires if cap in evidence.not_promised)
+        if lacking and row.expected:
+            claims[lacking].append(row.id)
+    nearest = sorted(claims, key=lambda lacking: (len(lacking), -len(claims[lacking])))[:NEAREST]
+    told = [f"{' and '.join(lacking)} ({', '.join(claims[lacking])})" for lacking in nearest]
+    return f"; claims would apply to a system that also promises {', or '.join(told)}" if told else ""
 
 
 def _tiers(names: list[str]) -> tuple[Tier, ...]:
@@ -134,7 +167,7 @@ def _own(owners: Mapping[str, str], subject: Identity) -> dict[str, str]:
     return {name: symbol for name, symbol in owners.items() if (file := files[name]) and subject.holds(file)}
 
 
-def _can_be_tried(claim: Claim, ready: prepare.Ready, tiers: Sequence[Tier], probes: dict[Tier, Probe]) -> bool:
-    """Built, promised, in a chosen tier, and in one that runs here."""
+def _can_be_tried(claim: Claim, ready: prepare.Ready, tiers: Sequence[Tier]) -> bool:
+    """Built, promised, and in a chosen tier."""
     promised = set(claim.requires).isdisjoint(_left_out(ready))
-    return promised and not ready.lock.claims[claim.id].planned and claim.tier in tiers and probes[claim.tier].can_run
+    return promised and not ready.lock.claims[claim.id].planned and claim.tier in tiers
