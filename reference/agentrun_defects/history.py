@@ -21,6 +21,7 @@ INSERTED: Final = "test_attempts_are_inserted_open"
 INVENTED: Final = "test_no_history_is_invented_for_runs_from_before_attempts"
 FIRST: Final = "test_first_claim_after_the_upgrade_is_number_one"
 NUMBERS: Final = "test_database_holds_the_numbers_of_attempts"
+CLAIMS: Final = "test_claims_number_without_holes"
 ONE_OPEN: Final = "test_database_holds_one_open_attempt_of_a_run"
 BATCHES: Final = "test_purge_removes_old_runs_with_their_attempts_in_batches"
 ALONE: Final = "test_nothing_but_the_purge_removes_runs_or_attempts"
@@ -164,13 +165,27 @@ schema_defect(
     caught_by=NUMBERS,
     because="duplicate_accepted",
 )
-schema_defect(
+
+
+class LetsNumbersHaveHoles(AgentRunRepository):
+    """Uses two numbers up in a takeover, one of them for what it closes, and nothing in the database stops it."""
+
+    async def _history(self, run_id: str, owner_token: str) -> History:
+        history = await super()._history(run_id, owner_token)
+        return replace(history, next_no=history.next_no + 1) if history.has_open else history
+
+
+system_defect(
     "lets_numbers_have_holes",
-    "Nothing holds that number two comes before three.",
-    "ALTER TABLE agent_run_attempts DROP CONSTRAINT agent_run_attempts_contiguous",
+    LetsNumbersHaveHoles.__doc__ or "",
+    lambda: ReferenceSystem(
+        repository=LetsNumbersHaveHoles,
+        after_install="ALTER TABLE agent_run_attempts DROP CONSTRAINT agent_run_attempts_contiguous",
+    ),
     refutes="ATTEMPT-11",
-    caught_by=NUMBERS,
-    because="hole_accepted",
+    caught_by=CLAIMS,
+    because="hole_left",
+    also=["ATTEMPT-1", "ATTEMPT-2", "ATTEMPT-3"],
 )
 schema_defect(
     "lets_attempts_have_no_run",

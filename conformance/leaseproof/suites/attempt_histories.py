@@ -15,10 +15,11 @@ from anyio import from_thread, to_thread
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from leaseproof.capabilities import Cap
 from leaseproof.checks import Refuted
 from leaseproof.servers.cluster import Cluster
 from leaseproof.suites.attempt_model import UNJUDGED, Row, State, declared_otherwise, explained, row_for, swept
-from leaseproof.system import Operations, Style, System
+from leaseproof.system import Operations, System
 from leaseproof.world.facts import TERMINAL, Run
 from leaseproof.world.observe import Snapshot
 from leaseproof.world.world import World
@@ -31,6 +32,17 @@ ODD: Final = ("illegal pending", "illegal running", "illegal running, no lease",
 
 ON_ONE_RUN: Final = ("mark_running", "renew_lease", "release_lease_for_retry", "set_terminal_status")
 EVERY: Final = (*ON_ONE_RUN, "expire", "reconcile_expired_leases", "request_cancel_execution_tree")
+NEEDS: Final = {
+    "release_lease_for_retry": Cap.retry_release,
+    "reconcile_expired_leases": Cap.reconcile,
+    "request_cancel_execution_tree": Cap.execution_tree_cancel,
+    "cancel_requested": Cap.execution_tree_cancel,
+    "illegal pending": Cap.run_shape,
+    "illegal running": Cap.run_shape,
+    "illegal running, no lease": Cap.run_shape,
+}
+"""The steps and the runs that a history has only where the system promises this."""
+
 FOCUS: Final[Mapping[str, tuple[str, ...]]] = {
     "ATTEMPT-1": ("mark_running", "mark_running", "expire"),
     "ATTEMPT-2": ("mark_running", "mark_running", "expire"),
@@ -70,11 +82,16 @@ class Step:
         return what if self.keep or self.operation == "expire" else f"{what}, rolled back"
 
 
-def steps_for(judged: str) -> st.SearchStrategy[list[Step]]:
-    """Steps of all kinds, more of them of the kinds that the claim is about."""
+def promised(system: System, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the steps, or of the runs, that the system's promises allow."""
+    return tuple(name for name in names if name not in NEEDS or NEEDS[name] in system.capabilities)
+
+
+def steps_for(judged: str, system: System) -> st.SearchStrategy[list[Step]]:
+    """Steps of all kinds that the system promises, more of them of the kinds that the claim is about."""
     step = st.builds(
         Step,
-        operation=st.sampled_from(EVERY + 4 * FOCUS[judged]),
+        operation=st.sampled_from(promised(system, EVERY + 4 * FOCUS[judged])),
         run=st.integers(0, 2),
         token=st.sampled_from(["current", "new", "current", "former"]),
         status=st.sampled_from(sorted(TERMINAL)),
@@ -100,11 +117,12 @@ class History:
         self._states: dict[str, State]
 
     async def plant(self, root: str, child: str, other: str) -> None:
-        """A run, a subagent of it, and another run, which may be an illegal or a legacy one."""
+        """A run, a subagent of it where the system has trees, and another, which may be an illegal or a legacy one."""
+        has_trees = self.world.promises(Cap.execution_tree_cancel)
         await self._plant(root, None)
-        await self._plant(child, self._runs[0])
+        await self._plant(child, self._runs[0] if has_trees else None)
         await self._plant(other, None)
-        self.told.append(f"run 0 {root}; run 1 below it {child}; run 2 {other}")
+        self.told.append(f"run 0 {root}; run 1{' below it' if has_trees else ''} {child}; run 2 {other}")
         await self._look()
         self._aside = {run_id: self._states[run_id].attempts for run_id in self._unexplained()}
 
@@ -133,7 +151,7 @@ class History:
             await self._look()
             return
         whose, row, wanted, token = self._expected(step, self._states[run.id])
-        before, keep = self._seen, step.keep or self.world.system.style is Style.own
+        before, keep = self._seen, step.keep or not self.world.promises(Cap.caller_transaction)
         answer: Any = None
         try:
             answer = await self._call(step, run.id, token, keep)
@@ -263,7 +281,8 @@ class Exploration:
 
     async def explore(self) -> None:
         """Refute the claim with the first broken history, shortened."""
-        drawn = given(st.tuples(*map(st.sampled_from, (LAWFUL, LAWFUL, LAWFUL + ODD))), steps_for(self._judged))
+        kinds = [promised(self._system, names) for names in (LAWFUL, LAWFUL, LAWFUL + ODD)]
+        drawn = given(st.tuples(*map(st.sampled_from, kinds)), steps_for(self._judged, self._system))
         bounded = settings(max_examples=HISTORIES, phases=[Phase.generate], report_multiple_bugs=False)
         try:
             await to_thread.run_sync(bounded(drawn(self._one)))

@@ -4,14 +4,21 @@ from collections.abc import Awaitable, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
+from leaseproof.capabilities import Cap
 from leaseproof.checks import expect, expect_equal
 from leaseproof.system import Refused
 from leaseproof.world.facts import Attempt, Run
 from leaseproof.world.observe import Snapshot
+from leaseproof.world.sessions import Session
 from leaseproof.world.world import World
 
 LONG: Final = timedelta(hours=1)
 SHORT: Final = timedelta(seconds=1)
+
+
+def held_statuses(world: World) -> tuple[str, ...]:
+    """The statuses in which a run of this system has a holder."""
+    return ("running", "cancel_requested") if world.promises(Cap.execution_tree_cancel) else ("running",)
 
 
 def token_of(run: Run) -> str:
@@ -55,10 +62,16 @@ async def expect_unchanged(world: World, before: Mapping[str, list[str]], becaus
     expect(not changed, because, f"{what}; rows that are new or gone: {changed}")
 
 
-async def past(world: World, run: Run, number: int, outcome: str) -> Attempt:
-    """A closed attempt of the run's past, planted."""
+async def past(world: World, run: Run, number: int, outcome: str, *, within: Session | None = None) -> Attempt:
+    """A closed attempt of the run's past, planted; `within` the transaction of a session where given."""
     token = f"{run.id}-past-{number}"
     when = run.created_at
     return await world.plant.attempt(
-        run, attempt_no=number, owner_token=token, started_at=when, finished_at=when, outcome=outcome
+        run,
+        within=within,
+        attempt_no=number,
+        owner_token=token,
+        started_at=when,
+        finished_at=when,
+        outcome=outcome,
     )

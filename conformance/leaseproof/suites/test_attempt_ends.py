@@ -1,7 +1,10 @@
 """ATTEMPT-5 to 7: how an ownership ends: given back, ended by its owner, or swept."""
 
+from collections.abc import Mapping
+
+from leaseproof.capabilities import Cap
 from leaseproof.checks import claim, expect, expect_equal
-from leaseproof.suites.ownership import expect_refused, outcomes, past, token_of
+from leaseproof.suites.ownership import expect_refused, held_statuses, outcomes, past, token_of
 from leaseproof.system import Ended
 from leaseproof.world.facts import TERMINAL, Run
 from leaseproof.world.world import World
@@ -11,7 +14,7 @@ from leaseproof.world.world import World
 async def test_release_for_retry_keeps_each_try(world: World) -> None:
     """A run is claimed and released three times: numbers go on, and each earlier attempt stays byte for byte."""
     worker, table = world.actor("worker"), world.system.facts.attempt_table or ""
-    run = await world.run("pending")
+    run, counts = await world.run("pending"), await world.keeps("retry_count")
     earlier: set[str] = set()
     for number in (1, 2, 3):
         await worker.mark_running(run.id, owner_token=f"try-{number}")
@@ -23,7 +26,8 @@ async def test_release_for_retry_keeps_each_try(world: World) -> None:
         seen = await world.snapshot()
         row = seen.runs[run.id]
         expect_equal((row.status, row.owner_token, row.lease_expires_at), ("pending", None, None), "not_released")
-        expect_equal(row.retry_count, number, "retry_count", f"retries after release no. {number}")
+        if counts:
+            expect_equal(row.retry_count, number, "retry_count", f"retries after release no. {number}")
         expect_equal(outcomes(seen, run), ["retry_released"] * number, "wrong_outcome", "outcomes")
         closed, opened = seen.attempts[run.id, number], claimed.attempts.get((run.id, number))
         expect(closed.finished_at is not None, "wrong_outcome", f"no. {number} has no end")
@@ -36,23 +40,25 @@ async def test_release_for_retry_keeps_each_try(world: World) -> None:
 
 @claim("ATTEMPT-5")
 async def test_release_of_a_run_whose_cancel_is_requested_cancels_it(world: World) -> None:
-    """Giving back a run that was to be cancelled ends it, and its attempt, as cancelled."""
-    run = await world.run("cancel_requested")
+    """Giving back a run that was to be cancelled ends it, and its attempt, as cancelled; any other waits again."""
+    ends = {"running": ("pending", "retry_released"), "cancel_requested": ("cancelled", "cancelled")}
+    for status in held_statuses(world):
+        run, (after, outcome) = await world.run(status), ends[status]
 
-    answer = await world.actor("worker").release_lease_for_retry(run.id, owner_token=token_of(run))
+        answer = await world.actor("worker").release_lease_for_retry(run.id, owner_token=token_of(run))
 
-    expect_equal(answer, Ended("cancelled"), "answer", "release of cancel_requested")
-    seen = await world.snapshot()
-    row = seen.runs[run.id]
-    expect_equal((row.status, row.owner_token), ("cancelled", None), "not_cancelled", f"{run.id} (status, token)")
-    expect_equal(outcomes(seen, run), ["cancelled"], "wrong_outcome", "outcomes")
+        expect_equal(answer, Ended(after), "answer", f"release of {status}")
+        seen = await world.snapshot()
+        row = seen.runs[run.id]
+        expect_equal((row.status, row.owner_token), (after, None), "not_cancelled", f"{run.id} (status, token)")
+        expect_equal(outcomes(seen, run), [outcome], "wrong_outcome", "outcomes")
 
 
 @claim("ATTEMPT-5")
 async def test_release_by_anyone_else_changes_nothing(world: World) -> None:
     """A foreign token, an expired owner, and former owners of pending and ended runs are refused; the owner is not."""
     worker = world.actor("worker")
-    for status in ("running", "cancel_requested"):
+    for status in held_statuses(world):
         held, expired = await world.run(status), await world.run(status)
         await world.age(expired)
         for run, token in ((held, "somebody-else"), (expired, token_of(expired))):
@@ -72,6 +78,7 @@ async def test_release_by_anyone_else_changes_nothing(world: World) -> None:
 async def test_terminal_status_closes_the_attempt_with_outcome_and_error(world: World) -> None:
     """Each of the four ends stands in run and attempt, with the error class in both."""
     worker = world.actor("worker")
+    keeps = {"result": await world.keeps("result"), "error_type": await world.keeps("error_type")}
     for status in ("completed", "failed", "cancelled", "interrupted"):
         run = await world.run("running")
         error = None if status == "completed" else f"{status}_class"
@@ -84,32 +91,43 @@ async def test_terminal_status_closes_the_attempt_with_outcome_and_error(world: 
         seen = await world.snapshot()
         row, attempt = seen.runs[run.id], seen.attempts[run.id, 1]
         expect_equal((row.status, row.owner_token, row.lease_expires_at), (status, None, None), "not_ended", run.id)
-        expect_equal((row.result, row.error_type), ("done", error), "result_lost", f"{run.id} (result, error type)")
+        expect_kept(row, keeps, {"result": "done", "error_type": error})
         expect(attempt.finished_at is not None, "not_closed", f"the attempt of {run.id} has no end")
         expect_equal(attempt.outcome, status, "wrong_outcome", f"outcome of {run.id}")
         expect_equal(attempt.error_type, error, "error_lost", f"error type of the attempt of {run.id}")
 
 
+def expect_kept(row: Run, keeps: Mapping[str, bool], wanted: Mapping[str, object]) -> None:
+    """What the owner said stands in the run, as far as the system keeps it."""
+    for field, value in wanted.items():
+        if keeps[field]:
+            expect_equal(getattr(row, field), value, "result_lost", f"{row.id} ({field})")
+
+
 @claim("ATTEMPT-6")
 async def test_end_of_a_run_whose_cancel_is_requested_is_cancelled(world: World) -> None:
-    """Whatever the owner asks for, the run is cancelled, its attempt closed, and result and error are kept."""
+    """Whatever the owner asks for, the run is cancelled, its attempt closed, and result and error are kept.
+
+    A run that is not to be cancelled becomes what its owner asks for.
+    """
     worker = world.actor("worker")
-    if world.system.policy.completion_beats_cancel:
-        asked: tuple[str, ...] = ("failed", "cancelled", "interrupted")
-    else:
-        asked = ("completed", "failed", "cancelled", "interrupted")
-    for status in asked:
-        run = await world.run("cancel_requested")
+    keeps = {"result": await world.keeps("result"), "error_type": await world.keeps("error_type")}
+    asked = [("running", "failed", "failed")]
+    if world.promises(Cap.execution_tree_cancel):
+        beaten = {"completed"} if world.system.policy.completion_beats_cancel else set()
+        asked += [("cancel_requested", status, "cancelled") for status in sorted(TERMINAL - beaten)]
+    for before, status, after in asked:
+        run = await world.run(before)
 
         answer = await worker.set_terminal_status(
             run.id, owner_token=token_of(run), status=status, result="half", error_type="late"
         )
 
-        expect_equal(answer, Ended("cancelled"), "answer", f"{status} of cancel_requested")
+        expect_equal(answer, Ended(after), "answer", f"{status} of {before}")
         seen = await world.snapshot()
         row = seen.runs[run.id]
-        expect_equal((row.status, row.owner_token), ("cancelled", None), "cancel_lost", f"{run.id} (status, token)")
-        expect_equal((row.result, row.error_type), ("half", "late"), "result_lost", f"{run.id} (result, error type)")
+        expect_equal((row.status, row.owner_token), (after, None), "cancel_lost", f"{run.id} (status, token)")
+        expect_kept(row, keeps, {"result": "half", "error_type": "late"})
         expect(seen.open_attempt(run.id) is None, "not_closed", f"the attempt of {run.id} is open")
 
 
@@ -117,7 +135,7 @@ async def test_end_of_a_run_whose_cancel_is_requested_is_cancelled(world: World)
 async def test_repeated_or_losing_end_changes_nothing(world: World) -> None:
     """The second call of the owner, a foreign token, an expired owner and one that was taken over are refused."""
     worker = world.actor("worker")
-    for status in ("running", "cancel_requested"):
+    for status in held_statuses(world):
         ended, expired = await world.run(status), await world.run(status)
         await world.age(expired)
         for run, token in ((ended, "somebody-else"), (expired, token_of(expired))):
@@ -142,7 +160,8 @@ async def test_repeated_or_losing_end_changes_nothing(world: World) -> None:
 async def test_reconcile_ends_every_expired_run_and_nothing_else(world: World) -> None:
     """Expired and null leases, with and without an attempt, in one sweep; live, pending and ended runs stay."""
     expired: dict[str, tuple[str, str]] = {}
-    for status, after in (("running", "failed"), ("cancel_requested", "cancelled")):
+    ends = {"running": "failed", "cancel_requested": "cancelled"}
+    for status, after in [(status, ends[status]) for status in held_statuses(world)]:
         dead = [await world.run(status), await world.run(status, attempt=False)]
         for run in dead:
             await world.age(run)
@@ -156,7 +175,7 @@ async def test_reconcile_ends_every_expired_run_and_nothing_else(world: World) -
     await world.plant.attempt(retried, attempt_no=2)
     await world.age(retried)
     expired[retried.id] = ("running", "failed")
-    others = [await world.run(status) for status in ("running", "cancel_requested", "pending", *sorted(TERMINAL))]
+    others = [await world.run(status) for status in (*held_statuses(world), "pending", *sorted(TERMINAL))]
     before, rows = await world.snapshot(), await world.raw_runs()
 
     answer = await world.actor("sweeper").reconcile_expired_leases()

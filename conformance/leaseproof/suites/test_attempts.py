@@ -3,6 +3,7 @@
 With `test_attempt_ends`, every row of the specification's table of transitions for a lawful run, refusals included.
 """
 
+from leaseproof.capabilities import Cap
 from leaseproof.checks import claim, expect, expect_equal, refute
 from leaseproof.suites.ownership import (
     LONG,
@@ -10,12 +11,13 @@ from leaseproof.suites.ownership import (
     expect_owned,
     expect_refused,
     expect_unchanged,
+    held_statuses,
     numbers,
     outcomes,
     past,
     token_of,
 )
-from leaseproof.system import Claimed, Renewed, Style
+from leaseproof.system import Claimed, Renewed
 from leaseproof.world.facts import TERMINAL
 from leaseproof.world.world import World
 
@@ -60,8 +62,8 @@ async def test_attempt_is_numbered_with_the_row_locked(world: World) -> None:
 
     async with worker.running(worker.mark_running(run.id, owner_token="late")) as claiming:
         await claiming.until_blocked_by(holder.pid)
-        await past(world, run, 1, "retry_released")
-        await holder.release()
+        await past(world, run, 1, "retry_released", within=holder)
+        await holder.commit()
         answer = await claiming.result()
 
     expect_equal(answer, Claimed("late", 2), "wrong_number", "claim behind an attempt written meanwhile")
@@ -73,7 +75,7 @@ async def test_attempt_is_written_in_the_transaction_of_its_run(world: World) ->
     """Nobody sees the ownership without its attempt; where the caller rolls back, neither is left."""
     worker, holder = world.actor("worker"), await world.session("holder")
     run, table = await world.run("pending"), world.system.facts.attempt_table
-    if world.system.style is Style.caller:
+    if world.promises(Cap.caller_transaction):
         before = await world.digest()
         async with world.actor("quitter").transaction() as quitter:
             answer = await quitter.mark_running(run.id, owner_token="rolled-back")
@@ -95,9 +97,12 @@ async def test_attempt_is_written_in_the_transaction_of_its_run(world: World) ->
 async def test_claim_that_the_run_does_not_allow_opens_nothing(world: World) -> None:
     """A live owner's run, a run whose cancel is requested and an ended run are refused; a pending one is claimed."""
     worker = world.actor("worker")
-    live, stopping, stopped = [await world.run(s) for s in ("running", "cancel_requested", "cancel_requested")]
-    await world.age(stopped)
-    for run in (live, stopping, stopped):
+    taken = [await world.run("running")]
+    if world.promises(Cap.execution_tree_cancel):
+        stopping, stopped = await world.run("cancel_requested"), await world.run("cancel_requested")
+        await world.age(stopped)
+        taken += [stopping, stopped]
+    for run in taken:
         await expect_refused(
             world, worker.mark_running(run.id, owner_token="other"), "claimed_anyway", f"a claim of {run.status}"
         )
@@ -137,13 +142,14 @@ async def test_claim_of_a_pending_run_closes_an_attempt_left_open(world: World) 
     worker, now = world.actor("worker"), await world.plant.now()
     for lease in (now + LONG, now - LONG, None):
         run = await world.run("pending")
-        await world.plant.attempt(run, owner_token="gone", started_at=now, lease_expires_at=lease)
+        await world.plant.attempt(run, owner_token=f"{run.id}-gone", started_at=now, lease_expires_at=lease)
 
         await worker.mark_running(run.id, owner_token=f"{run.id}-new")
 
         seen = await world.snapshot()
         expect_equal(outcomes(seen, run), ["lease_expired", None], "not_closed", f"outcomes, stale lease {lease}")
-        expect_equal(seen.attempts[run.id, 1].owner_token, "gone", "overwritten", "token of the stale attempt")
+        token = seen.attempts[run.id, 1].owner_token
+        expect_equal(token, f"{run.id}-gone", "overwritten", "token of the stale attempt")
         expect_owned(seen, run, f"{run.id}-new", 2)
 
 
@@ -172,21 +178,21 @@ async def test_live_owner_claiming_again_only_refreshes(world: World) -> None:
 async def test_token_is_good_for_one_attempt_of_a_run(world: World) -> None:
     """A token whose lease expired, or whose attempt is closed, is refused; a new one then claims the same run."""
     worker = world.actor("worker")
-    expired, lent, released, taken = [
-        await world.run(status) for status in ("running", "running", "pending", "running")
-    ]
+    expired, released, taken = [await world.run(status) for status in ("running", "pending", "running")]
     await world.age(expired)
     await world.age(taken)
     await past(world, released, 1, "retry_released")
     await worker.mark_running(taken.id, owner_token="second")
     await world.age(taken)
-    await worker.release_lease_for_retry(lent.id, owner_token=token_of(lent))
-    reused = (
+    reused = [
         (expired, token_of(expired), "the holder's token after its lease expired"),
-        (lent, token_of(lent), "the token that released the run"),
         (released, f"{released.id}-past-1", "the token of a closed attempt, run pending"),
         (taken, token_of(taken), "the token that was taken over, the next lease expired too"),
-    )
+    ]
+    if world.promises(Cap.retry_release):
+        lent = await world.run("running")
+        await worker.release_lease_for_retry(lent.id, owner_token=token_of(lent))
+        reused.append((lent, token_of(lent), "the token that released the run"))
     for run, token, what in reused:
         claiming = worker.mark_running(run.id, owner_token=token, worker_id=f"{token}-again")
         await expect_refused(world, claiming, "token_reused", f"a claim by {what}")
@@ -200,7 +206,7 @@ async def test_token_is_good_for_one_attempt_of_a_run(world: World) -> None:
 async def test_renewal_renews_run_and_attempt_together(world: World) -> None:
     """A longer lease is the same in run and attempt to the microsecond; a shorter one shortens neither."""
     worker = world.actor("worker")
-    for status in ("running", "cancel_requested"):
+    for status in held_statuses(world):
         run = await world.run(status)
         before, now = await world.snapshot(), await world.plant.now()
 
@@ -229,7 +235,7 @@ async def test_renewal_renews_run_and_attempt_together(world: World) -> None:
 async def test_renewal_by_anyone_else_changes_nothing_and_says_so(world: World) -> None:
     """A foreign token, an owner whose lease expired or is null, and one of an ended or released run are told."""
     worker = world.actor("worker")
-    for status in ("running", "cancel_requested"):
+    for status in held_statuses(world):
         held, expired = await world.run(status), await world.run(status)
         unleased = await world.run(status, lease_expires_at=None)
         await world.age(expired)

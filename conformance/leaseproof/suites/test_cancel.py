@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from leaseproof.capabilities import Cap
 from leaseproof.checks import claim, expect, expect_equal
-from leaseproof.system import CancelAnswer, Ended, Style
+from leaseproof.system import CancelAnswer, Ended
 from leaseproof.world.facts import ACTIVE, TERMINAL, Run
 from leaseproof.world.observe import Snapshot
 from leaseproof.world.waits import PATIENCE
@@ -44,7 +44,7 @@ async def test_cancel_facts_are_read_back_once_the_transaction_has_committed(wor
     tree = await world.tree("running", [("pending", ["running"]), "completed"])
     before = await world.digest()
     canceller = world.actor("canceller")
-    if world.system.style is Style.caller:
+    if world.promises(Cap.caller_transaction):
         async with canceller.transaction() as transaction:
             await transaction.request_cancel_execution_tree(tree.root.id)
             transaction.rollback()

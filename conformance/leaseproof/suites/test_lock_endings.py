@@ -6,7 +6,7 @@ from typing import Any
 
 from leaseproof.capabilities import Cap
 from leaseproof.checks import claim, expect, expect_equal
-from leaseproof.system import CancelAnswer, IllegalShape, NewRun, Operations, Refused, Style, TimedOut
+from leaseproof.system import CancelAnswer, IllegalShape, NewRun, Operations, Refused, TimedOut
 from leaseproof.world.actors import Participant
 from leaseproof.world.facts import Run
 from leaseproof.world.trees import Branch, uniform
@@ -221,7 +221,7 @@ async def test_no_lock_outlives_the_transaction_of_a_cancel(world: World) -> Non
 
 def _ends(world: World) -> tuple[str, ...]:
     """The ways in which a transaction of the suite's can end; operations with their own only commit."""
-    return ("commit", "rollback") if world.system.style is Style.caller else ("commit",)
+    return ("commit", "rollback") if world.promises(Cap.caller_transaction) else ("commit",)
 
 
 def _call(operation: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Call:
@@ -235,7 +235,7 @@ async def _nothing_outlives(world: World, actor: Participant, runs: list[Run], c
     before = await world.raw_runs()
     async with actor.transaction() as transaction:
         await transaction.outcome(call)
-        if world.system.style is Style.caller:
+        if world.promises(Cap.caller_transaction):
             for run in runs:
                 await prober.expect_locked(run.id, "inside the transaction, run")
         if ends_in == "rollback":

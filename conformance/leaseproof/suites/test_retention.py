@@ -6,7 +6,7 @@ from typing import Any, Final
 from psycopg import sql
 
 from leaseproof.checks import Refuted, claim, expect, expect_equal
-from leaseproof.suites.ownership import expect_unchanged
+from leaseproof.suites.ownership import expect_unchanged, held_statuses
 from leaseproof.world.facts import TERMINAL, Run
 from leaseproof.world.world import World
 
@@ -33,8 +33,8 @@ async def test_purge_removes_old_runs_with_their_attempts_in_batches(world: Worl
             retried, attempt_no=number, owner_token=token, finished_at=when, outcome="retry_released"
         )
     gone = {run.id for run in (*ended, retried)}
-    kept = [await world.run(status) for status in ("running", "cancel_requested", "pending", *sorted(TERMINAL))]
-    kept += [await old(world, status, finished_at=None) for status in ("running", "cancel_requested", "pending")]
+    kept = [await world.run(status) for status in (*held_statuses(world), "pending", *sorted(TERMINAL))]
+    kept += [await old(world, status, finished_at=None) for status in (*held_statuses(world), "pending")]
     kept.append(await old(world, "completed", finished_at=await world.plant.now()))
     rows = await world.raw_runs()
     before = await world.snapshot()

@@ -7,7 +7,8 @@ from typing import Any, LiteralString
 from psycopg import AsyncConnection, IsolationLevel, sql
 from psycopg.rows import class_row, tuple_row
 
-from leaseproof.system import Facts
+from leaseproof.checks import Undecided
+from leaseproof.system import Facts, RunTable
 from leaseproof.world.facts import ATTEMPT_FIELDS, RUN_FIELDS, Attempt, Run
 from leaseproof.world.sessions import statement
 
@@ -35,6 +36,13 @@ class Snapshot:
     def statuses(self) -> dict[str, str | None]:
         """Run id to status."""
         return {run.id: run.status for run in self.runs.values()}
+
+
+def run_table_of(facts: Facts) -> RunTable:
+    """The table that holds a row a run; `Undecided` where the adapter names none."""
+    if facts.run_table is None:
+        raise Undecided("set Facts.run_table: this check writes rows of the table that holds a row a run")
+    return facts.run_table
 
 
 class Observer:
@@ -85,10 +93,10 @@ class Observer:
             return [row[0] for row in await cursor.fetchall()]
 
     async def raw_runs(self) -> dict[str, str]:
-        """Run id to the whole row as text, where runs lie in one table."""
+        """Run id to the whole row as text; to the view's row where runs don't lie in one table."""
         table = self._facts.run_table
         if table is None:
-            raise ValueError("the system's runs don't lie in one table")
+            return {run.id: repr(run) for run in await self._runs()}
         query = sql.SQL("SELECT {id}, t::text FROM {table} AS t").format(
             id=sql.Identifier(table.columns["id"]), table=sql.Identifier(*table.name.split("."))
         )

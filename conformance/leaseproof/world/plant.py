@@ -15,7 +15,8 @@ from psycopg.rows import tuple_row
 
 from leaseproof.system import System
 from leaseproof.world.facts import ATTEMPT_FIELDS, RUN_FIELDS, TERMINAL, Attempt, Run
-from leaseproof.world.sessions import statement
+from leaseproof.world.observe import run_table_of
+from leaseproof.world.sessions import Session, statement
 
 EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
 """When the first planted run was created; each later one is a second younger unless said otherwise."""
@@ -51,10 +52,14 @@ class Planter:
         """A time of creation; those of later calls are later."""
         return EPOCH + timedelta(seconds=next(self._numbers))
 
-    async def write(self, kind: str, fields: Mapping[str, Any]) -> None:
-        """One row of a kind that the adapter can plant ("conversation", "relation", "run", "attempt")."""
+    async def write(self, kind: str, fields: Mapping[str, Any], within: Session | None = None) -> None:
+        """One row of a kind that the adapter can plant ("conversation", "relation", "run", "attempt").
+
+        `within` writes it in the open transaction of a session: one that holds a run can write what refers to it, and
+        whoever else would have to wait.
+        """
         for text in self._system.facts.plant[kind]:
-            await self._connection.execute(statement(text), fields)
+            await (within or self._connection).execute(statement(text), fields)
 
     async def conversation(self, uid: str) -> str:
         """A conversation of the user's; its id."""
@@ -148,7 +153,7 @@ class Planter:
             )
         return Run(**{**row, **fields})
 
-    async def attempt(self, run: Run, **fields: Any) -> Attempt:
+    async def attempt(self, run: Run, *, within: Session | None = None, **fields: Any) -> Attempt:
         """An attempt of the run, open with the run's own lease and token unless `fields` say otherwise."""
         attempt = Attempt(
             **{
@@ -162,7 +167,7 @@ class Planter:
                 **fields,
             }
         )
-        await self.write("attempt", _values(attempt, ATTEMPT_FIELDS))
+        await self.write("attempt", _values(attempt, ATTEMPT_FIELDS), within)
         return attempt
 
     async def age(self, run_id: str, by: timedelta) -> None:
@@ -172,9 +177,7 @@ class Planter:
     @asynccontextmanager
     async def lawless(self) -> AsyncIterator[None]:
         """A transaction in which the run table's CHECK constraints and triggers don't hold."""
-        table = self._system.facts.run_table
-        if table is None:
-            raise ValueError("the system's runs don't lie in one table")
+        table = run_table_of(self._system.facts)
         name = sql.Identifier(*table.name.split("."))
         alter = sql.SQL("ALTER TABLE {} ").format(name)
         async with self._connection.transaction():

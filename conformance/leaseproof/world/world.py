@@ -11,13 +11,14 @@ from typing import Any, Literal
 from psycopg import AsyncConnection
 from psycopg.conninfo import make_conninfo
 
+from leaseproof.capabilities import Cap
 from leaseproof.checks import refute
 from leaseproof.servers.cluster import Cluster, Scratch
 from leaseproof.servers.leaks import left_over
 from leaseproof.system import RunTable, System
 from leaseproof.world.actors import Participant
 from leaseproof.world.facts import Run
-from leaseproof.world.observe import Observer, Snapshot
+from leaseproof.world.observe import Observer, Snapshot, run_table_of
 from leaseproof.world.plant import Planter
 from leaseproof.world.rows import RowWriter
 from leaseproof.world.sessions import Session
@@ -84,11 +85,18 @@ class World:
 
     @property
     def run_table(self) -> RunTable:
-        """The table that holds a row a run."""
-        table = self.system.facts.run_table
-        if table is None:
-            raise ValueError("the system's runs don't lie in one table")
-        return table
+        """The table that holds a row a run; `Undecided` without one."""
+        return run_table_of(self.system.facts)
+
+    def promises(self, *capabilities: Cap) -> bool:
+        """Whether the system promises all of these: a check leaves out what it does not promise."""
+        return self.system.capabilities.issuperset(capabilities)
+
+    async def keeps(self, field: Literal["result", "error_type", "retry_count"]) -> bool:
+        """Whether the system keeps this field of a run: a planted run, which stays, is read back with it."""
+        fields: dict[str, Any] = {"result": "1", "error_type": "kept", "retry_count": 1}
+        run = await self.run("failed", attempt=False, **{field: fields[field]})
+        return getattr((await self.snapshot()).runs[run.id], field) is not None
 
     async def upgrade(self, from_release: str) -> None:
         """Upgrade this database in place, as its owner."""
@@ -138,7 +146,7 @@ class World:
         return await self._observer.raw(table)
 
     async def raw_runs(self) -> dict[str, str]:
-        """Every run's row, byte for byte, by id."""
+        """Every run's row, byte for byte, by id; as the view gives it where runs don't lie in one table."""
         return await self._observer.raw_runs()
 
     async def digest(self) -> dict[str, list[str]]:
