@@ -102,6 +102,18 @@ def test_a_claim_that_fails_undeclared_is_named_and_makes_the_grid_wrong() -> No
     assert (one.outcome, one.undeclared, one.sound, result.refuted) == ("caught", ("B-1",), False, True)
 
 
+@pytest.mark.parametrize(
+    ("ended", "held"), [("passed", ("A-2",)), ("refuted", ()), ("inconclusive", ()), ("unfinished", ())]
+)
+def test_a_declared_claim_that_passed_all_its_checks_is_named(ended: str, held: tuple[str, ...]) -> None:
+    result = found(DEFECT, CAUGHT, ("test_b", "passed", None), ("test_c", ended, None))
+    (one,) = result.defects
+    assert (one.held, one.outcome, one.sound, result.refuted) == (held, "caught", True, False)
+    assert result.to_json()["defects"][0]["held"] == held
+    (untried,) = found(DEFECT, CAUGHT).defects
+    assert untried.held == ()
+
+
 def test_a_cell_shows_the_worst_that_a_claims_checks_found() -> None:
     (one,) = found(DEFECT, CAUGHT, ("test_b", "passed", None), ("test_c", "inconclusive", None)).defects
     assert one.cells == {"A-1": "refuted", "A-2": "undecided", "B-1": "passed"}

@@ -121,6 +121,10 @@ def show(found: Grid, screen: Console) -> None:
     for one in found.rows:
         if not one.sound:
             screen.print(Text(_complaint(one), style="yellow"))
+    for one in found.defects:
+        if one.held:
+            held = f"{one.id}: declared, but held: {', '.join(one.held)} passed all checks that were tried"
+            screen.print(Text(held, style="dim"))
     caught = sum(one.sound for one in found.defects)
     passed = sum(one.sound for one in found.variants)
     screen.print(

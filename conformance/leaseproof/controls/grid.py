@@ -29,7 +29,9 @@ class Seen:
 
 @dataclass(frozen=True)
 class Defect:
-    """A control that must be caught. `undeclared`: claims that failed though the control does not break them."""
+    """A control that must be caught. `undeclared`: claims that failed though the control does not break them; `held`:
+    claims that it is said to break beside its own (`also`), and that passed all of their checks that were tried.
+    """
 
     id: str
     refutes: str
@@ -38,6 +40,7 @@ class Defect:
     outcome: Outcome
     reason: str
     undeclared: tuple[str, ...]
+    held: tuple[str, ...]
     cells: Mapping[str, Cell]
 
     @property
@@ -136,9 +139,11 @@ def _seen(check: str, started: int, finished: list[dict[str, Any]], *, whole: bo
 def _defect(control: Control, found: Mapping[str, Seen]) -> Defect:
     refutes, caught_by, because = control.refutes or "", control.caught_by or "", control.because or ""
     outcome, reason = _caught(caught_by, because, found)
-    declared = {refutes, *control.also}
-    undeclared = tuple(sorted(_refuted_claims(found) - declared))
-    return Defect(control.id, refutes, caught_by, because, outcome, reason, undeclared, _cells(found))
+    cells = _cells(found)
+    undeclared = tuple(sorted(_refuted_claims(found) - {refutes, *control.also}))
+    known = all(one.claims for one in found.values())  # the claims of a check that did not finish are not
+    held = tuple(sorted(claim for claim in control.also if known and cells.get(claim) == "passed"))
+    return Defect(control.id, refutes, caught_by, because, outcome, reason, undeclared, held, cells)
 
 
 def _caught(caught_by: str, because: str, found: Mapping[str, Seen]) -> tuple[Outcome, str]:
