@@ -125,7 +125,7 @@ class LocksDepthFirst(AgentRunRepository):
     refutes="LOCK-2",
     caught_by=COUSINS,
     because="did_not_wait",
-    also=["CANCEL-3", "LOCK-4", "LOCK-5", "LOCK-7"],
+    also=["CANCEL-3", "LOCK-1", "LOCK-4", "LOCK-5", "LOCK-7"],
 )
 class SkipsLockedDescendants(AgentRunRepository):
     """Passes by whatever somebody holds, as a queue does: SKIP LOCKED in a cancel."""
