@@ -58,9 +58,7 @@ class NumbersBeforeItLocks(AgentRunRepository):
         return self._read
 
 
-@defect(
-    "commits_the_attempt_first", refutes="ATTEMPT-1", caught_by=WITHIN, because="seen_before_commit", also=["ATTEMPT-2"]
-)
+@defect("commits_the_attempt_first", refutes="ATTEMPT-1", caught_by=WITHIN, because="seen_before_commit")
 class CommitsTheAttemptFirst(AgentRunRepository):
     """Saves the attempt at once, so that a crash does not lose it; a rollback then leaves an owner who never was."""
 
