@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
+import psycopg
 import pytest
 
 from leaseproof.checks import Refuted, Undecided
@@ -56,3 +57,31 @@ def test_what_a_check_says_inside_of_a_transaction_passes_whatever_the_system_ra
 
 def test_a_refutation_before_the_check_began_is_none() -> None:
     assert ending({"setup": Refuted("did_not_wait", "sham"), "teardown": None}).outcome == "inconclusive"
+
+
+class Wrapped(Exception):
+    def __init__(self, orig: Exception) -> None:
+        super().__init__(str(orig))
+        self.orig = orig
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        psycopg.OperationalError("the connection is closed"),
+        Wrapped(psycopg.OperationalError("server closed the connection unexpectedly")),
+        psycopg.errors.AdminShutdown("terminating connection"),
+        psycopg.errors.DiskFull("no space"),
+        ConnectionResetError("reset"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_lost_server_is_no_verdict(lost: Exception) -> None:
+    with pytest.raises(Undecided), judged("any"):
+        raise lost
+
+
+def test_a_refused_row_is_a_verdict_by_its_sqlstate() -> None:
+    with pytest.raises(Refuted) as found, judged("any"):
+        raise Wrapped(psycopg.errors.CheckViolation("violates"))
+    assert found.value.because == "23514"

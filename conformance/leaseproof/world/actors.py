@@ -12,6 +12,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, supp
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
+from psycopg import OperationalError
+
 from leaseproof.checks import Refuted, Undecided, refute
 from leaseproof.system import (
     Actor,
@@ -46,11 +48,20 @@ class _RolledBack(Exception):
 
 def sqlstate_of(error: BaseException) -> str | None:
     """The SQLSTATE of a driver's error, also when an ORM has wrapped it."""
-    for link in (error, getattr(error, "orig", None), error.__cause__):
-        state = getattr(link, "sqlstate", None)
-        if isinstance(state, str):
-            return state
-    return None
+    states = (getattr(link, "sqlstate", None) for link in _links(error))
+    return next((state for state in states if isinstance(state, str)), None)
+
+
+def is_infrastructure(error: BaseException) -> bool:
+    """Whether the error tells of a server or a connection that is gone, and not of what the system did."""
+    state = sqlstate_of(error)
+    if state is not None:
+        return state.startswith(INFRASTRUCTURE)
+    return any(isinstance(link, OSError | OperationalError) for link in _links(error))
+
+
+def _links(error: BaseException) -> tuple[object, ...]:
+    return (error, getattr(error, "orig", None), error.__cause__)
 
 
 @contextmanager
@@ -63,10 +74,9 @@ def judged(name: str) -> Iterator[None]:
     except Fault as error:
         raise Refuted(error.sqlstate or type(error).__name__, f"{name}: {type(error).__name__}: {error}") from error
     except (Exception, BaseExceptionGroup) as error:
-        state = sqlstate_of(error)
-        if isinstance(error, OSError) or (state and state.startswith(INFRASTRUCTURE)):
+        if is_infrastructure(error):
             raise Undecided(f"{name}: {type(error).__name__}: {error}") from error
-        raise Refuted(state or "unexpected_error", f"{name}: {type(error).__name__}: {error}") from error
+        raise Refuted(sqlstate_of(error) or "unexpected_error", f"{name}: {type(error).__name__}: {error}") from error
 
 
 class Calls:

@@ -16,7 +16,7 @@ from leaseproof.checks import refute
 from leaseproof.servers.cluster import Cluster, Scratch
 from leaseproof.servers.leaks import left_over
 from leaseproof.system import RunTable, System
-from leaseproof.world.actors import Participant
+from leaseproof.world.actors import Participant, judged
 from leaseproof.world.facts import Run
 from leaseproof.world.observe import Observer, Snapshot, run_table_of
 from leaseproof.world.plant import Planter
@@ -74,7 +74,8 @@ class World:
         """A participant with connections of its own, closed with the world."""
         session_name = f"actor-{name}"
         conninfo = make_conninfo(self._dsn(role), application_name=session_name)
-        actor = self.system.actor(conninfo, statement_timeout=statement_timeout)
+        with judged(f"{name}: actor"):
+            actor = self.system.actor(conninfo, statement_timeout=statement_timeout)
         participant = Participant(self.system, actor, name, session_name, self.watch)
         self._stack.push_async_callback(participant.close)
         return participant
@@ -100,7 +101,8 @@ class World:
 
     async def upgrade(self, from_release: str) -> None:
         """Upgrade this database in place, as its owner."""
-        await self.system.upgrade(self.scratch.database, from_release)
+        with judged("upgrade"):
+            await self.system.upgrade(self.scratch.database, from_release)
 
     async def run(self, status: str | None = "pending", **fields: Any) -> Run:
         """Plant a run; see `Planter.run`."""
