@@ -109,7 +109,13 @@ class FailedTakeovers(Attempts):
         return super().closing(run_ids, FAILED if outcome == LEASE_EXPIRED else outcome, **named)
 
 
-@defect("takes_over_what_failed", refutes="ATTEMPT-2", caught_by=TAKEOVER, because="not_closed", also=["ATTEMPT-16"])
+@defect(
+    "takes_over_what_failed",
+    refutes="ATTEMPT-2",
+    caught_by=TAKEOVER,
+    because="not_closed",
+    also=["ATTEMPT-1", "ATTEMPT-16"],
+)
 class TakesOverWhatFailed(AgentRunRepository):
     """Closes the attempt that it takes over as failed, though nobody knows what became of it."""
 

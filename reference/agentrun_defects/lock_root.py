@@ -67,7 +67,13 @@ class DecidesByTheRootThatItReadBefore(ReadsTheRootFirst):
         return read
 
 
-@defect("gives_the_roots_lock_back", refutes="LOCK-1", caught_by=ANY_STATUS, because="not_locked")
+@defect(
+    "gives_the_roots_lock_back",
+    refutes="LOCK-1",
+    caught_by=ANY_STATUS,
+    because="not_locked",
+    also=["ATTEMPT-4", "ATTEMPT-5", "ATTEMPT-6"],
+)
 class GivesTheRootsLockBack(ReadsTheRootFirst):
     """Locks the root inside a savepoint, which it rolls back before it goes on."""
 

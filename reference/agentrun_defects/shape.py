@@ -200,7 +200,13 @@ class OwnerCannotEndAnOddRun(AgentRunRepository):
         return await super().set_terminal_status(run_id, **arguments)
 
 
-@defect("renewal_meets_the_constraint", refutes="SHAPE-5", caught_by=TYPED, because=CHECK_VIOLATION)
+@defect(
+    "renewal_meets_the_constraint",
+    refutes="SHAPE-5",
+    caught_by=TYPED,
+    because=CHECK_VIOLATION,
+    also=["LOCK-10"],
+)
 class RenewalMeetsTheConstraint(AgentRunRepository):
     """A renewal writes without a look at the shape, and its caller gets PostgreSQL's own error."""
 
