@@ -61,23 +61,28 @@ def claims(project: Path, *arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+def of_toy(lines: list[str]) -> tuple[str, str]:
+    """What the results are of, and the row of the toy's claim."""
+    return lines[0], next(line for line in lines if line.startswith("TOY-1"))
+
+
 def test_results_are_shown_with_what_they_are_of_and_stale_where_that_is_another(project: Path) -> None:
     assert "result" not in claims(project)[0]
     assert toy.leaseproof(project, "verify", *SYSTEM, "-n", "0").returncode == 0
-    first, _, row, *_ = claims(project, *SYSTEM)
+    first, row = of_toy(claims(project, *SYSTEM))
     assert first.startswith("results of toy 1, commit ")
     assert first.endswith(" UTC")
     assert "Passed" in row
 
     (project / "new.txt").write_text("new")
-    first, _, row, *_ = claims(project, *SYSTEM)
+    first, row = of_toy(claims(project, *SYSTEM))
     assert "UTC: Stale, the system is now toy 1, commit " in first
     assert first.endswith("(uncommitted changes)")
     assert "Stale" in row
     assert "Passed" not in row
 
     toy.commit(project)
-    first, _, row, *_ = claims(project, *SYSTEM)
+    first, row = of_toy(claims(project, *SYSTEM))
     assert "UTC: Stale, the system is now toy 1, commit " in first
     assert first.endswith("(clean)")
     assert "Passed" not in row
@@ -88,7 +93,7 @@ def test_results_are_shown_with_what_they_are_of_and_stale_where_that_is_another
 
 def test_results_are_stale_where_no_system_is_there_to_compare(project: Path) -> None:
     assert toy.leaseproof(project, "verify", *SYSTEM, "-n", "0").returncode == 0
-    first, _, row, *_ = claims(project)
+    first, row = of_toy(claims(project))
     assert "UTC: Stale, with no system to compare: the only system installed is agentrun-reference" in first
     assert "Passed" not in row
     assert toy.leaseproof(project, "claims", "--system", "nothing:here").returncode == 2

@@ -1,5 +1,6 @@
 """`leaseproof matrix` and `leaseproof claims`: words and exit codes."""
 
+import hashlib
 import html
 import json
 from importlib.metadata import version
@@ -115,8 +116,10 @@ def logged(file: Path) -> Evidence:
     facts.append({"kind": "started", "system": "subject", "check": "test_begun"})
     plan = plan_of()
     plan.write(file.with_name("plan.json"))
-    lines = log_of(plan, facts).facts
-    file.with_name("main.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    *lines, closed = log_of(plan, facts).facts
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    closing = json.dumps({**closed, "sha256": hashlib.sha256(text.encode()).hexdigest()})
+    file.with_name("main.jsonl").write_text(f"{text}{closing}\n")
     evidence = sample(logs=read_logs(file.parent), lock=load_lock())
     evidence.write(file)
     return evidence
