@@ -6,12 +6,17 @@ from dataclasses import asdict
 from datetime import timedelta
 
 from leaseproof.checks import claim, expect, expect_equal
-from leaseproof.suites.ownership import LONG, expect_owned, expect_refused, outcomes, past, token_of
+from leaseproof.suites.ownership import LONG, expect_owned, expect_refused, held_statuses, outcomes, past, token_of
 from leaseproof.system import AttemptsRead, Claimed, Ended, Renewed
 from leaseproof.world.facts import Attempt, Run
 from leaseproof.world.world import World
 
 LIVENESS = ("lease_expires_at", "heartbeat_at")
+
+
+def fates(world: World, after: str) -> list[tuple[str, str]]:
+    """Each status in which a run has a holder, with what it becomes: `after`, or cancelled where that was asked for."""
+    return [(status, after if status == "running" else "cancelled") for status in held_statuses(world)]
 
 
 async def just_expired(world: World, status: str = "running") -> Run:
@@ -36,7 +41,7 @@ async def test_takeover_is_open_as_soon_as_the_lease_has_ended(world: World) -> 
 async def test_renewal_comes_too_late_as_soon_as_the_lease_has_ended(world: World) -> None:
     """No grace: an owner whose lease ended a moment ago is refused; one whose lease is live renews it."""
     worker = world.actor("worker")
-    for status in ("running", "cancel_requested"):
+    for status in held_statuses(world):
         late, live = await just_expired(world, status), await world.run(status)
         renewal = worker.renew_lease(late.id, owner_token=token_of(late), lease=LONG)
         await expect_refused(world, renewal, "renewed_late", f"renewal of {status} a moment after the lease ended")
@@ -49,7 +54,7 @@ async def test_renewal_comes_too_late_as_soon_as_the_lease_has_ended(world: Worl
 async def test_release_comes_too_late_as_soon_as_the_lease_has_ended(world: World) -> None:
     """No grace: an owner whose lease ended a moment ago is refused; one whose lease is live gives its run back."""
     worker = world.actor("worker")
-    for status, after in (("running", "pending"), ("cancel_requested", "cancelled")):
+    for status, after in fates(world, "pending"):
         late, live = await just_expired(world, status), await world.run(status)
         release = worker.release_lease_for_retry(late.id, owner_token=token_of(late))
         await expect_refused(world, release, "released_late", f"release of {status} a moment after the lease ended")
@@ -62,7 +67,7 @@ async def test_release_comes_too_late_as_soon_as_the_lease_has_ended(world: Worl
 async def test_end_comes_too_late_as_soon_as_the_lease_has_ended(world: World) -> None:
     """No grace: an owner whose lease ended a moment ago is refused; one whose lease is live ends its run."""
     worker = world.actor("worker")
-    for status, after in (("running", "failed"), ("cancel_requested", "cancelled")):
+    for status, after in fates(world, "failed"):
         late, live = await just_expired(world, status), await world.run(status)
         end = worker.set_terminal_status(late.id, owner_token=token_of(late), status="failed", error_type="late")
         await expect_refused(world, end, "ended_late", f"end of {status} a moment after the lease ended")
@@ -74,14 +79,14 @@ async def test_end_comes_too_late_as_soon_as_the_lease_has_ended(world: World) -
 @claim("ATTEMPT-7")
 async def test_sweep_takes_a_run_as_soon_as_its_lease_has_ended(world: World) -> None:
     """No grace: runs whose leases ended a moment ago are swept, the live ones beside them stay."""
-    running, stopping = await just_expired(world), await just_expired(world, "cancel_requested")
+    late = {(await just_expired(world, status)).id: after for status, after in fates(world, "failed")}
     live = await world.run("running")
     await world.actor("sweeper").reconcile_expired_leases()
     seen = await world.snapshot()
-    wanted = {running.id: "failed", stopping.id: "cancelled", live.id: "running"}
-    expect_equal(seen.statuses(), wanted, "spared", "statuses after a sweep a moment after two leases ended")
-    ended = [outcomes(seen, run) for run in (running, stopping, live)]
-    expect_equal(ended, [["lease_expired"], ["lease_expired"], [None]], "not_closed", "outcomes after the sweep")
+    expect_equal(seen.statuses(), {**late, live.id: "running"}, "spared", "statuses a moment after leases ended")
+    ended = {run_id: outcomes(seen, seen.runs[run_id]) for run_id in (*late, live.id)}
+    wanted = {run_id: [None if run_id == live.id else "lease_expired"] for run_id in (*late, live.id)}
+    expect_equal(ended, wanted, "not_closed", "outcomes after the sweep")
 
 
 @claim("ATTEMPT-3")
@@ -150,13 +155,14 @@ async def test_cancelled_end_stands_in_the_attempt_with_its_error(world: World) 
     """Where a cancel was requested the attempt's outcome is cancelled, and the owner's error class stands beside it."""
     worker = world.actor("worker")
     for status in ("failed", "interrupted", "cancelled"):
-        run = await world.run("cancel_requested")
+        held = held_statuses(world)[-1]
+        run, after = await world.run(held), status if held == "running" else "cancelled"
         answer = await worker.set_terminal_status(
             run.id, owner_token=token_of(run), status=status, error_type=f"{status}_class"
         )
-        expect_equal(answer, Ended("cancelled"), "answer", f"{status} of cancel_requested")
+        expect_equal(answer, Ended(after), "answer", f"{status} of {held}")
         attempt = (await world.snapshot()).attempts[run.id, 1]
-        expect_equal((attempt.outcome, attempt.finished_at is None), ("cancelled", False), "wrong_outcome", f"{status}")
+        expect_equal((attempt.outcome, attempt.finished_at is None), (after, False), "wrong_outcome", f"{status}")
         expect_equal(attempt.error_type, f"{status}_class", "error_lost", f"error type of the attempt, {status}")
 
 
@@ -173,7 +179,7 @@ async def test_owner_from_before_attempts_refreshes(world: World) -> None:
 async def test_owner_from_before_attempts_renews(world: World) -> None:
     """A live owner whose run has no attempt renews its lease, also where a cancel was requested."""
     worker = world.actor("worker")
-    for status in ("running", "cancel_requested"):
+    for status in held_statuses(world):
         run = await world.run(status, attempt=False)
         answer = await worker.renew_lease(run.id, owner_token=token_of(run), lease=LONG)
         wanted = Renewed(cancel_requested=status == "cancel_requested")
@@ -185,7 +191,7 @@ async def test_owner_from_before_attempts_renews(world: World) -> None:
 async def test_owner_from_before_attempts_gives_its_run_back(world: World) -> None:
     """A live owner whose run has no attempt releases it: pending, or cancelled where that was asked for."""
     worker = world.actor("worker")
-    for status, after in (("running", "pending"), ("cancel_requested", "cancelled")):
+    for status, after in fates(world, "pending"):
         run = await world.run(status, attempt=False)
         answer = await worker.release_lease_for_retry(run.id, owner_token=token_of(run))
         expect_equal(answer, Ended(after), "not_released", f"release of {status} without an attempt")
@@ -197,7 +203,7 @@ async def test_owner_from_before_attempts_gives_its_run_back(world: World) -> No
 async def test_owner_from_before_attempts_ends_its_run(world: World) -> None:
     """A live owner whose run has no attempt ends it."""
     worker = world.actor("worker")
-    for status, after in (("running", "failed"), ("cancel_requested", "cancelled")):
+    for status, after in fates(world, "failed"):
         run = await world.run(status, attempt=False)
         answer = await worker.set_terminal_status(run.id, owner_token=token_of(run), status="failed", error_type="old")
         expect_equal(answer, Ended(after), "not_ended", f"end of {status} without an attempt")
@@ -211,7 +217,7 @@ async def test_nothing_that_an_owner_from_before_attempts_does_invents_one(world
     worker = world.actor("worker")
     refreshed, renewed, released, stopped, ended = [
         await world.run(status, attempt=False)
-        for status in ("running", "running", "running", "cancel_requested", "running")
+        for status in ("running", "running", "running", held_statuses(world)[-1], "running")
     ]
     await worker.mark_running(refreshed.id, owner_token=token_of(refreshed), lease=LONG)
     await worker.renew_lease(renewed.id, owner_token=token_of(renewed), lease=LONG)
