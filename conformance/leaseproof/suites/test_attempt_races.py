@@ -57,7 +57,7 @@ class Queue:
 async def test_renewal_decides_by_the_row_that_it_waited_for(world: World) -> None:
     """A renewal behind a cancel tells of it; behind the owner's own end, or the lease's, it is refused."""
     queue = await Queue.of(world)
-    if _cancels(world):
+    if world.promises(Cap.execution_tree_cancel):
         asked = await world.run("running")
         answer = await queue.behind(asked, _cancel(asked), _renew(asked))
         expect_equal(answer, Renewed(cancel_requested=True), "stale_answer", "a renewal behind a cancel")
@@ -75,7 +75,7 @@ async def test_renewal_decides_by_the_row_that_it_waited_for(world: World) -> No
 async def test_release_decides_by_the_row_that_it_waited_for(world: World) -> None:
     """A release behind a cancel cancels; behind the owner's own end, or the lease's, it is refused."""
     queue = await Queue.of(world)
-    if _cancels(world):
+    if world.promises(Cap.execution_tree_cancel):
         asked = await world.run("running")
         answer = await queue.behind(asked, _cancel(asked), _release(asked))
         expect_equal(answer, Ended("cancelled"), "cancel_lost", "a release behind a cancel")
@@ -88,7 +88,7 @@ async def test_release_decides_by_the_row_that_it_waited_for(world: World) -> No
 async def test_end_decides_by_the_row_that_it_waited_for(world: World) -> None:
     """An end behind a cancel is cancelled; behind the owner's own end, or the lease's, it is refused."""
     queue = await Queue.of(world)
-    if _cancels(world):
+    if world.promises(Cap.execution_tree_cancel):
         asked = await world.run("running")
         answer = await queue.behind(asked, _cancel(asked), _fail(asked))
         expect_equal(answer, Ended("cancelled"), "cancel_lost", "an end behind a cancel")
@@ -109,7 +109,7 @@ async def test_claim_decides_by_the_row_that_it_waited_for(world: World) -> None
         seen = await world.snapshot()
         expect_owned(seen, run, f"{run.id}-first", number)
         expect_equal(outcomes(seen, run), ["lease_expired", None][-number:], "history_changed", f"outcomes of {run.id}")
-    if _cancels(world):
+    if world.promises(Cap.execution_tree_cancel):
         run = await world.run("pending")
         answer = await queue.behind(run, _cancel(run), _claim(run, "late"))
         expect(isinstance(answer, Refused), "claimed_anyway", f"a claim behind a cancel: {answer!r}")
@@ -151,10 +151,6 @@ async def _expect_cancelled(world: World, run: Run) -> None:
     row = seen.runs[run.id]
     expect_equal((row.status, row.owner_token, row.retry_count or 0), ("cancelled", None, 0), "cancel_lost", run.id)
     expect_equal(outcomes(seen, run), ["cancelled"], "wrong_outcome", f"outcomes of {run.id}")
-
-
-def _cancels(world: World) -> bool:
-    return Cap.execution_tree_cancel in world.system.capabilities
 
 
 def _cancel(run: Run) -> Call:
