@@ -168,47 +168,39 @@ async def test_a(system_under_test, record_property):
     assert (fact["notes"], fact["seed"]) == ({"schedules": 14}, 7)
 
 
+DRAWS = """
+from hypothesis import given, strategies
+
+@claim("A-1")
+async def test_a(system_under_test, record_property):
+    drawn = []
+    @given(strategies.integers())
+    def draw(number): drawn.append(number)
+    draw()
+    record_property("drawn", repr(drawn)[:300])
+"""
+
+
+def drawn(folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What Hypothesis draws in a run from a folder of its own."""
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    job = job_for(folder, DRAWS, ["test_a"], seed=seed)
+    toy.run_by_hand(job)
+    notes = finished(job, "test_a")["notes"]
+    assert isinstance(notes, dict)
+    return str(notes["drawn"])
+
+
 @pytest.mark.parametrize("seed", [0, 5])
-def test_hypothesis_draws_the_same_for_the_same_seed(tmp_path: Path, seed: int) -> None:
-    suite = """
-from hypothesis import given, strategies
-
-@claim("A-1")
-async def test_a(system_under_test, record_property):
-    drawn = []
-    @given(strategies.integers())
-    def draw(number): drawn.append(number)
-    draw()
-    record_property("drawn", repr(drawn)[:300])
-"""
-    seen = []
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        job = job_for(tmp_path / name, suite, ["test_a"], seed=seed)
-        toy.run_by_hand(job)
-        seen.append(finished(job, "test_a")["notes"])
-    assert seen[0] == seen[1] != {}
+def test_hypothesis_draws_the_same_for_the_same_seed(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert drawn(tmp_path / "one", seed, monkeypatch) == drawn(tmp_path / "two", seed, monkeypatch) != ""
 
 
-def test_other_seeds_draw_otherwise(tmp_path: Path) -> None:
-    suite = """
-from hypothesis import given, strategies
-
-@claim("A-1")
-async def test_a(system_under_test, record_property):
-    drawn = []
-    @given(strategies.integers())
-    def draw(number): drawn.append(number)
-    draw()
-    record_property("drawn", repr(drawn)[:300])
-"""
-    seen = set()
-    for seed in (1, 2):
-        (tmp_path / str(seed)).mkdir()
-        job = job_for(tmp_path / str(seed), suite, ["test_a"], seed=seed)
-        toy.run_by_hand(job)
-        seen.add(repr(finished(job, "test_a")["notes"]))
-    assert len(seen) == 2
+def test_other_seeds_draw_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert drawn(tmp_path / "one", 1, monkeypatch) != drawn(tmp_path / "two", 2, monkeypatch)
 
 
 def test_without_a_plan_checks_are_ordinary_tests(tmp_path: Path) -> None:

@@ -99,8 +99,8 @@ def write_suite(folder: Path, body: str, name: str = "test_toy.py") -> Path:
 
 
 def write_plan_job(folder: Path, suites: Path, checks: Sequence[str], *, workers: int = 0, **plan: Any) -> Job:
-    """A job that tries these checks on the toy, which is put where the test stands."""
-    write_system(Path.cwd())
+    """A job that tries these checks on the toy, which is put into `folder`: the test has to stand there."""
+    write_system(folder)
     facts = folder / "facts"
     facts.mkdir(parents=True, exist_ok=True)
     items = tuple(Item(system="subject", check=check) for check in checks)
