@@ -11,9 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from leaseproof.cli import options
-from leaseproof.cli.terminal import console
-from leaseproof.evidence.redact import redact
-from leaseproof.report.view import plain
+from leaseproof.cli.terminal import console, shown
 from leaseproof.servers import account, folders, postgres
 from leaseproof.servers.errors import ServersError
 from leaseproof.tiers import DEFAULT, Given, docker, probe
@@ -30,13 +28,13 @@ def doctor(dsn: options.Dsn = None, redis_url: options.RedisUrl = None, pg_bin: 
     tiers.add_column("by, or why not", overflow="fold")
     for tier, one in probe(Given(dsn, redis_url, pg_bin)).items():
         state = ("runs" if tier in DEFAULT else "runs when asked for", "green") if one.can_run else ("no", "yellow")
-        tiers.add_row(Text(tier), Text(*state), Text(plain(redact(one.lacking or one.found))))
+        tiers.add_row(Text(tier), Text(*state), Text(shown(one.lacking or one.found)))
     screen.print(tiers)
     machine = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     machine.add_column(no_wrap=True)
     machine.add_column(overflow="fold")
     for name, value in facts(pg_bin):
-        machine.add_row(Text(name), Text(plain(redact(value))))
+        machine.add_row(Text(name), Text(shown(value)))
     screen.print()
     screen.print(machine)
 

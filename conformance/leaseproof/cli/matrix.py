@@ -10,18 +10,17 @@ import typer
 from leaseproof.claims.catalogue import BadCatalogue, load_catalogue
 from leaseproof.claims.lock import BadLock, Expected, Lock, load_lock
 from leaseproof.cli import FAILED, INCONCLUSIVE
-from leaseproof.cli.terminal import console, fail
+from leaseproof.cli.terminal import console, fail, shown
 from leaseproof.evidence.facts import read_logs
 from leaseproof.evidence.merge import CannotMerge
 from leaseproof.evidence.merge import merge as merged
 from leaseproof.evidence.model import BadEvidence, Environment, Evidence, Fact, read_evidence, schema_text
 from leaseproof.evidence.plan import BadPlan, Plan
 from leaseproof.evidence.project import differences, restated
-from leaseproof.evidence.redact import redact
 from leaseproof.evidence.verdicts import problems
 from leaseproof.files import write_text
 from leaseproof.report.files import FORMATS
-from leaseproof.report.view import View, plain
+from leaseproof.report.view import View
 
 app = typer.Typer(
     help="Render, merge and verify evidence files.",
@@ -184,4 +183,4 @@ def _put(text: str, output: Path | None) -> None:
 
 
 def _say(text: str) -> None:
-    console().print(plain(redact(text)), markup=False, soft_wrap=True)
+    console().print(shown(text), markup=False, soft_wrap=True)

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from leaseproof.cli.terminal import errors
+from leaseproof.cli.terminal import errors, shown
 from leaseproof.evidence.plan import SUBJECT
 
 
@@ -50,4 +50,6 @@ class Live:
         if facts:
             counts = " · ".join(f"{count} {outcome}" for outcome, count in sorted(self._outcomes.items()))
             running = next(iter(self._running.values()), "")
-            self._progress.update(self._task, completed=self._outcomes.total(), description=f"{counts}  {running}")
+            self._progress.update(
+                self._task, completed=self._outcomes.total(), description=shown(f"{counts}  {running}")
+            )

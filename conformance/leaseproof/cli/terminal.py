@@ -32,5 +32,13 @@ def fail(message: str, code: int = WRONG_USE) -> NoReturn:
 
 
 def say(message: str) -> None:
-    """A message, without secrets and control characters."""
-    errors().print(plain(redact(f"leaseproof: {message}"), keep="\n"), markup=False)
+    """A message, on standard error."""
+    errors().print(shown(f"leaseproof: {message}", keep="\n"), markup=False)
+
+
+def shown(text: str, keep: str = "") -> str:
+    """What a system, a check, a server or a file says, as it may be shown: no secrets, no control characters.
+
+    Characters of `keep` stay.
+    """
+    return plain(redact(text), keep)
