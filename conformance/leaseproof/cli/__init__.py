@@ -1,16 +1,19 @@
-"""The command line. Owns the way out: exit codes, interrupts, and that no traceback reaches a person."""
+"""The command line. Owns the way in and out: what is imported, exit codes, interrupts, and that no traceback reaches a
+person.
 
-import contextlib
+What it needs is imported late: before `caller_last` the caller's folder may come first.
+"""
+
 import io
 import os
 import sys
-import tempfile
-import traceback
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
-from leaseproof import interrupts
+from leaseproof.cli.path import caller_last
 
+TYPE_CHECKING = False  # of `typing`, which would be imported early
 if TYPE_CHECKING:
+    from typing import NoReturn, TextIO
+
     from _typeshed import ReadableBuffer
 
     from leaseproof.cli.prepare import Kit
@@ -21,14 +24,18 @@ INCONCLUSIVE = 3
 INTERRUPTED = 130
 
 
-def main(kit: "Kit | None" = None) -> NoReturn:
+def main(kit: "Kit | None" = None) -> "NoReturn":
     """Run a command and leave with its exit code. `kit`: other parts than the kit's own, for its tests."""
+    caller_last()
+    from leaseproof import interrupts
+
     _open_missing()
     sys.stdout, sys.stderr = _Output.over(sys.stdout), _Output.over(sys.stderr)
     interrupts.install()
     try:
         from leaseproof.cli.app import app  # here, so that an interrupt while modules load is one too
 
+        sys.pycache_prefix = os.devnull  # bytecode beside other people's modules may be of another source
         app(prog_name="leaseproof", obj=kit)
         code: str | int | None = 0
     except SystemExit as exit_:
@@ -64,7 +71,7 @@ class _Output(io.FileIO):
     failed: str | None = None
 
     @classmethod
-    def over(cls, stream: TextIO) -> TextIO:
+    def over(cls, stream: "TextIO") -> "TextIO":
         """The same stream, written through such an output."""
         stream.flush()
         output = io.BufferedWriter(cls(stream.fileno(), "w", closefd=False))
@@ -83,23 +90,35 @@ class _Output(io.FileIO):
 
 def _kept() -> str:
     """Put the traceback into a file, and say where."""
+    import tempfile
+    import traceback
+
     try:
         with tempfile.NamedTemporaryFile("w", prefix="leaseproof-error-", suffix=".log", delete=False) as file:
-            traceback.print_exc(file=file)
+            file.write(_shown(traceback.format_exc(), keep="\n"))
     except OSError:
         return ""
     return f" (details: {file.name}; please report it with them)"
 
 
 def _say(text: str) -> None:
+    """A message of one line, on standard error."""
+    import contextlib
+
     with contextlib.suppress(OSError):
-        print(text, file=sys.stderr)
+        print(_shown(text), file=sys.stderr)
+
+
+def _shown(text: str, keep: str = "") -> str:
+    """A text as the commands show it; before they are loaded there is none but Python's own."""
+    terminal = sys.modules.get("leaseproof.cli.terminal")
+    return terminal.shown(text, keep) if terminal else text
 
 
 def _flushed(code: str | int | None) -> str | int | None:
     """The exit code; where the output could not be written, nothing is decided."""
     sys.stdout.flush()
-    failed: str | None = cast("Any", sys.stdout.buffer).raw.failed
+    failed: str | None = sys.stdout.buffer.raw.failed  # type: ignore[union-attr]
     if failed is None:
         return code
     _say(f"leaseproof: can't write the output: {failed}")
