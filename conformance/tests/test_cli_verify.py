@@ -168,6 +168,54 @@ def test_an_earlier_runs_evidence_does_not_outlive_a_run_that_could_not_start(tm
     assert not (tmp_path / "reports" / "evidence.json").exists()
 
 
+def put_earlier_evidence(folder: Path) -> None:
+    """Files of an earlier run, where whole runs and where those of picked claims leave theirs."""
+    for place in (folder / "reports", folder / "reports" / "partial"):
+        place.mkdir(parents=True)
+        for kind in ("json", "html", "md"):
+            (place / f"evidence.{kind}").write_text("of an earlier run")
+
+
+def evidence_left(folder: Path) -> dict[str, int]:
+    """How many of these files are there in the folder of whole runs, and in that of picked claims."""
+    places = {"whole": folder / "reports", "partial": folder / "reports" / "partial"}
+    return {name: len([*place.glob("evidence.*")]) for name, place in places.items()}
+
+
+NO_SERVERS = {"LEASEPROOF_TMP": "/nowhere"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "broken", "left"),
+    [
+        ([], NO_SERVERS, False, {"whole": 0, "partial": 3}),
+        (["--claim", "TOY-1"], NO_SERVERS, False, {"whole": 3, "partial": 0}),
+        (["--pg-bin", "/nowhere"], {}, False, {"whole": 0, "partial": 3}),
+        (["--dsn", "host=/nowhere"], {}, False, {"whole": 0, "partial": 3}),
+        ([], {}, True, {"whole": 0, "partial": 3}),
+        (["--claim", "TOY-1"], {}, True, {"whole": 3, "partial": 0}),
+    ],
+    ids=["no servers", "no servers, claim", "no PostgreSQL", "no given server", "broken adapter", "broken, claim"],
+)
+def test_no_earlier_evidence_is_left_where_a_run_can_not_start(
+    tmp_path: Path, arguments: list[str], variables: dict[str, str], broken: bool, left: dict[str, int]
+) -> None:
+    toy.write_project(tmp_path, WHOLE, EXPECTED)
+    put_earlier_evidence(tmp_path)
+    if broken:
+        (tmp_path / "toy_system.py").write_text("1 / 0\n")
+    assert verify(tmp_path, *arguments, **variables).returncode == 2
+    assert evidence_left(tmp_path) == left
+
+
+def test_wrong_options_leave_earlier_evidence_alone(tmp_path: Path, here: Callable[..., tuple[int, str]]) -> None:
+    toy.write_project(tmp_path, WHOLE, EXPECTED)
+    put_earlier_evidence(tmp_path)
+    for wrong in (["-n", "many"], ["--tier", "moon"], ["--claim", "TOY-9"]):
+        assert here(tmp_path, *SYSTEM, *wrong)[0] == 2
+    assert evidence_left(tmp_path) == {"whole": 3, "partial": 3}
+
+
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
     """Runs `verify` in this process, where it ends before anything is started; exit code and message."""

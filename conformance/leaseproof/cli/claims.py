@@ -19,7 +19,7 @@ from leaseproof.evidence.inspect import checks_by_claim
 from leaseproof.evidence.model import BadEvidence, ClaimRow, Evidence, read_evidence
 from leaseproof.evidence.subject import identify
 from leaseproof.files import write_text
-from leaseproof.loading import WrongSystem, caller_last, raised_at
+from leaseproof.loading import WrongSystem, raised_at
 from leaseproof.report.view import View, first_sentence, plain, provisional_of
 
 LAST = Path("reports/evidence.json")
@@ -97,7 +97,6 @@ def _results(file: Path | None, catalogue: Catalogue, system: str | None) -> dic
 
 def _stale(evidence: Evidence, system: str | None) -> str:
     """Why the evidence says nothing of the system as it is now; empty where it does."""
-    caller_last()
     try:
         loaded = prepare.system(system)
     except WrongSystem as error:
@@ -162,7 +161,6 @@ def _show(claim: Claim, lock: Lock, result: str | None) -> None:
 
 def _controls(system: str | None) -> Mapping[str, Control]:
     """The controls of the system whose defects checks.lock names."""
-    caller_last()
     try:
         return load_controls(prepare.system(system).system.name)
     except WrongSystem as error:

@@ -14,7 +14,7 @@ from rich.text import Text
 from leaseproof.capabilities import Cap
 from leaseproof.cli import FAILED, INCONCLUSIVE, options, prepare
 from leaseproof.cli.execute import execute
-from leaseproof.cli.terminal import console, fail
+from leaseproof.cli.terminal import console, fail, shown
 from leaseproof.controls.grid import Cell, Defect, Grid, Variant, grid
 from leaseproof.controls.registry import Control
 from leaseproof.evidence.inspect import find_checks
@@ -48,20 +48,17 @@ def controls(
     pg_bin: options.PgBin = None,
 ) -> None:
     """Run the suites on every named defect, which must be caught, and on every correct variant, which must pass."""
-    prepare.workers(workers, 1)
     given = Given(dsn, redis_url, pg_bin)
-    kit = prepare.kit(context)
-    ready = prepare.system_and_claims(system, kit)
+    ready = prepare.ready(context, system, workers, reports)
     if not ready.controls:
         fail(f"no controls of {ready.loaded.system.name} are installed (entry points leaseproof.controls)")
     prepare.known("control", control or [], ready.controls, "`leaseproof controls`")
     variables = prepare.servers(given)
-    folder = prepare.reports(context, reports)
     if json_file is not None and not json_file.resolve().parent.is_dir():
         fail(f"--json {json_file}: there is no folder {json_file.resolve().parent}")
 
     picked = {name: one for name, one in ready.controls.items() if not control or name in control}
-    slow = frozenset(check.name for check in find_checks(kit.suites, None) if check.slow)
+    slow = frozenset(check.name for check in find_checks(ready.kit.suites, None) if check.slow)
     plan = Plan(
         run=new_run(),
         system=ready.loaded.name,
@@ -75,7 +72,7 @@ def controls(
         redis_url=redis_url and redact(redis_url),
         deadline=DEADLINE,
     )
-    logs = execute(plan, folder, kit, prepare.workers(workers, len(plan.items)), variables)
+    logs = execute(plan, ready.folder, ready.kit, prepare.workers(workers, len(plan.items)), variables)
     found = grid(picked.values(), plan, logs)
     show(found, console())
     if json_file is not None:
@@ -104,13 +101,13 @@ def show(found: Grid, screen: Console) -> None:
     """Print the grid: a row a control, a column a family of claims, a mark a claim."""
     columns = _columns(found)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("control", "outcome", "refutes", *columns):
-        table.add_column(title, no_wrap=True)
+    for title in ("control", "outcome", "refutes", *map(shown, columns)):
+        table.add_column(Text(title), no_wrap=True)
     for one in found.rows:
         table.add_row(
-            Text(one.id),
+            Text(shown(one.id)),
             Text(one.outcome.replace("_", " "), style=STYLES.get(one.outcome, "bold red")),
-            Text(one.refutes if isinstance(one, Defect) else "nothing"),
+            Text(shown(one.refutes) if isinstance(one, Defect) else "nothing"),
             *(
                 Text("".join(MARKS[one.cells.get(claim, "not tried")] for claim in claims))
                 for claims in columns.values()
@@ -120,11 +117,11 @@ def show(found: Grid, screen: Console) -> None:
     screen.print("x refuted  . passed  ? undecided; claims by number from left to right", style="dim")
     for one in found.rows:
         if not one.sound:
-            screen.print(Text(_complaint(one), style="yellow"))
+            screen.print(Text(shown(_complaint(one)), style="yellow"))
     for one in found.defects:
         if one.held:
             held = f"{one.id}: declared, but held: {', '.join(one.held)} passed all checks that were tried"
-            screen.print(Text(held, style="dim"))
+            screen.print(Text(shown(held), style="dim"))
     caught = sum(one.sound for one in found.defects)
     passed = sum(one.sound for one in found.variants)
     screen.print(

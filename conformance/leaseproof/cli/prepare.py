@@ -13,12 +13,13 @@ import typer
 
 from leaseproof.claims.catalogue import BadCatalogue, Catalogue, load_catalogue
 from leaseproof.claims.lock import BadLock, Lock, default_path, disagreements, load_lock
+from leaseproof.cli.path import caller_last
 from leaseproof.cli.terminal import fail
 from leaseproof.controls.registry import Control, load_controls
 from leaseproof.evidence.git import work_tree
 from leaseproof.evidence.redact import redact
 from leaseproof.evidence.runner import PLUGINS, SUITES
-from leaseproof.loading import VARIABLE, Loaded, WrongSystem, caller_last, default_system, load_system, raised_at
+from leaseproof.loading import VARIABLE, Loaded, WrongSystem, default_system, load_system, raised_at
 from leaseproof.servers import postgres, roles, start, valkey
 from leaseproof.servers.errors import ServersError
 from leaseproof.tiers import Given
@@ -48,17 +49,39 @@ def kit(context: typer.Context) -> Kit:
 
 @dataclass(frozen=True)
 class Ready:
-    """A system with its controls, and the claims with their expected checks."""
+    """A system with its controls, the claims with their expected checks, the kit, and the folder for reports."""
 
+    kit: Kit
+    folder: Path
     loaded: Loaded
     controls: Mapping[str, Control]
     catalogue: Catalogue
     lock: Lock
 
 
-def system_and_claims(name: str | None, parts: Kit) -> Ready:
-    """Load everything that a run is planned from."""
-    caller_last()
+def ready(
+    context: typer.Context, name: str | None, processes: str, folder: Path, replaced: Iterable[str] = ()
+) -> Ready:
+    """Everything that a run is planned from, whatever it is to try.
+
+    replaced: files among the reports that the run writes anew, and that go where it can't be planned.
+    """
+    workers(processes, 1)
+    parts, place = kit(context), reports(context, folder)
+    try:
+        return _loaded(name, parts, place)
+    except BaseException:
+        remove(place, replaced)
+        raise
+
+
+def remove(folder: Path, names: Iterable[str]) -> None:
+    """Remove these files of an earlier run, so that nobody takes them for those of this one."""
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+
+
+def _loaded(name: str | None, parts: Kit, place: Path) -> Ready:
     try:
         loaded = system(name)
         catalogue, lock = load_catalogue(parts.claims), load_lock(parts.claims / default_path().name)
@@ -71,11 +94,12 @@ def system_and_claims(name: str | None, parts: Kit) -> Ready:
     except Exception as error:  # noqa: BLE001 - other people's code is imported here
         problem = f"{raised_at(error)}: {type(error).__name__}: {error}"
         fail(f"can't load the negative controls of {loaded.system.name}{problem}")
-    return Ready(loaded, controls, catalogue, lock)
+    return Ready(parts, place, loaded, controls, catalogue, lock)
 
 
 def system(name: str | None) -> Loaded:
     """The named system; without a name the default one, where it is plainly meant. Raises WrongSystem."""
+    caller_last()
     if name:
         return load_system(name)
     found = load_system(default_system())

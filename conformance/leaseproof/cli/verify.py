@@ -30,6 +30,8 @@ NEAREST = 3
 """Sets of capabilities that are named where no claim was tried."""
 PARTIAL = "partial"
 """Folder, among the reports, of evidence that replaces no whole run's: of picked claims, or of nothing tried."""
+EVIDENCE = tuple(f"evidence.{kind}" for kind in FORMATS)
+"""What a run leaves among the reports, in the place of an earlier run's."""
 
 Claims = Annotated[list[str] | None, typer.Option("--claim", metavar="ID", help="Try this claim alone (repeatable).")]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit 3 for anything Not run other than 'not promised'.")]
@@ -53,28 +55,25 @@ def verify(
 
     With --claim, or where nothing can be tried, the evidence goes to reports/partial.
     """
-    prepare.workers(workers, 1)
     given = Given(dsn, redis_url, pg_bin)
     tiers = _tiers(tier or [])
-    kit = prepare.kit(context)
-    ready = prepare.system_and_claims(system, kit)
+    replaced = [f"{PARTIAL}/{name}" if claim else name for name in EVIDENCE]
+    ready = prepare.ready(context, system, workers, reports, replaced)
     prepare.known("claim", claim or [], ready.catalogue.claims, "`leaseproof claims`")
-    folder = prepare.reports(context, reports)
     probes = probe(given)
     wanted = [
         one
         for one in ready.catalogue.claims.values()
         if (not claim or one.id in claim) and _can_be_tried(one, ready, tiers)
     ]
+    place = prepare.reports(context, ready.folder / PARTIAL) if claim or not wanted else ready.folder
+    prepare.remove(place, EVIDENCE)  # from here on, what this run leaves must not be an earlier run's
     picked = [one for one in wanted if probes[one.tier].can_run]
     if wanted and not picked:
         lacking = {one.tier: probes[one.tier].lacking for one in wanted}
         fail("nothing could start: " + "; ".join(f"tier {tier}: {why}" for tier, why in lacking.items()))
-    place = prepare.reports(context, folder / PARTIAL) if claim or not picked else folder
-    for kind in FORMATS:  # from here on, what this run leaves must not be an earlier run's evidence
-        (place / f"evidence.{kind}").unlink(missing_ok=True)
     variables = prepare.servers(given)
-    loaded = ready.loaded
+    loaded, kit = ready.loaded, ready.kit
 
     before = identify(loaded.file, loaded.system.name, loaded.system.version)
     kit_before = identify_kit(kit.suites)
@@ -91,7 +90,7 @@ def verify(
         dsn=dsn and redact(dsn),
         redis_url=redis_url and redact(redis_url),
     )
-    logs = execute(plan, folder, kit, prepare.workers(workers, len(plan.items)), variables)
+    logs = execute(plan, ready.folder, kit, prepare.workers(workers, len(plan.items)), variables)
     evidence = project(
         plan=plan,
         logs=logs,
