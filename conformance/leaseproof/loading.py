@@ -1,7 +1,7 @@
 """From a name to a system under test. Owns the look-up and the check of what the adapter says of itself.
 
-Must not call any of the system's operations. The caller's folder comes last on the path: `--system mine:system`
-works from where one stands, and no file there takes the place of an installed module.
+Must not call any of the system's operations. The caller's folder comes last on the path (`cli.path`): `--system
+mine:system` works from where one stands, and no file there takes the place of an installed module.
 """
 
 import importlib
@@ -38,19 +38,6 @@ class Loaded:
 
 class WrongSystem(Exception):
     """The system can't be tried as it is named or described. The text says what to do."""
-
-
-def caller_last() -> None:
-    """Move the caller's folder from the front of the path, where `python -m` or PYTHONPATH put it, to its end.
-
-    The processes of a run look for modules in the same order.
-    """
-    here = Path.cwd()
-    front = 0 if sys.flags.safe_path else 1
-    if variable := os.environ.get("PYTHONPATH"):
-        front += len(variable.split(os.pathsep))
-    sys.path[:front] = [one for one in sys.path[:front] if Path(one).resolve() != here]
-    append_path(str(here))
 
 
 def append_path(folder: str) -> None:
